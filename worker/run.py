@@ -15,7 +15,7 @@ from service.contract.routing import WAKE_TASK, gpus_of
 from service.contract.spec import SPEC_VERSION
 from service.contract.states import ENDED, JobState
 from service.settings import Settings, get_settings
-from service.store import claims, jobs, predictions, previews
+from service.store import claims, jobs, predictions, previews, searches
 from service.store.claims import Claim
 from service.store.database import Database, is_outage
 from service.store.models import JobRow
@@ -29,7 +29,7 @@ from worker.processes.spawn import Start
 from worker.supervision.predictions import Predictions
 from worker.supervision.previews import Previews
 from worker.supervision.supervisor import Supervisor
-from worker.tracking import shipper
+from worker.tracking import search_shipper, shipper
 from worker.tracking.trackers import Tracker
 
 log = structlog.get_logger(__name__)
@@ -68,6 +68,14 @@ class JobRunner:
                 self.prepare_fork_server()
             except SQLAlchemyError as error:
                 # The row is unchanged or its lease expires: the reconciler enqueues the job again.
+                log.error("database.unreachable", error=str(error.__cause__ or error))
+
+    def ship_search(self, search_id: str) -> None:
+        """Send to MLflow what it lacks of the search."""
+        with structlog.contextvars.bound_contextvars(search_id=search_id):
+            try:
+                search_shipper.sync(self.database, self.tracker, search_id)
+            except SQLAlchemyError as error:
                 log.error("database.unreachable", error=str(error.__cause__ or error))
 
     @property
@@ -237,13 +245,15 @@ def predictor() -> Predictions:
 
 @app.task(name=WAKE_TASK, bind=True)
 def wake(self: Any, job_id: str) -> None:
-    """`job_id`: of a job, of a preview, or of a prediction."""
+    """`job_id`: of a job, a preview, a prediction or a search."""
     queues = list(app.amqp.queues.consume_from)
     if predictions.is_id(job_id):
         predictor().wake(self.request.hostname, queues)
     elif previews.is_id(job_id):
         preview_maker().wake(job_id, self.request.hostname)
         job_runner().prepare_fork_server()
+    elif searches.is_id(job_id):
+        job_runner().ship_search(job_id)
     else:
         predictor().close()  # the job may need its device
         job_runner().wake(job_id, self.request.hostname, queues)

@@ -46,7 +46,7 @@ class AshaPruner(Model):
 
     unit: Literal["steps", "epochs"] = "steps"
     """
-    What this section counts: optimizer steps, or passes over the data.
+    What this section counts: optimizer steps, or passes over the data. Default: `epochs` where the template has `eval_strategy: epoch`, else `steps`.
     """
     min_resource: int | None = None
     """
@@ -308,6 +308,7 @@ FailureCode = TypeAliasType(
         "stage_untrustworthy",
         "timeout",
         "cancelled",
+        "trial_pruned",
         "hub_unauthorized",
         "hub_forbidden",
         "hub_conflict",
@@ -508,7 +509,7 @@ class HyperbandPruner(Model):
 
     unit: Literal["steps", "epochs"] = "steps"
     """
-    What this section counts: optimizer steps, or passes over the data.
+    What this section counts: optimizer steps, or passes over the data. Default: `epochs` where the template has `eval_strategy: epoch`, else `steps`.
     """
     min_resource: int | None = None
     """
@@ -781,7 +782,7 @@ class MedianPruner(Model):
 
     unit: Literal["steps", "epochs"] = "steps"
     """
-    What this section counts: optimizer steps, or passes over the data.
+    What this section counts: optimizer steps, or passes over the data. Default: `epochs` where the template has `eval_strategy: epoch`, else `steps`.
     """
     name: Literal["median"] = "median"
     n_startup_trials: int = 5
@@ -964,7 +965,7 @@ class PatiencePruner(Model):
 
     unit: Literal["steps", "epochs"] = "steps"
     """
-    What this section counts: optimizer steps, or passes over the data.
+    What this section counts: optimizer steps, or passes over the data. Default: `epochs` where the template has `eval_strategy: epoch`, else `steps`.
     """
     name: Literal["patience"] = "patience"
     patience: int = 3
@@ -1289,6 +1290,11 @@ SearchAction = TypeAliasType(
 """
 What a user can do to a search, in the words of the routes and of the command line.
 """
+
+
+class SearchDeleted(Model):
+    id: str
+    deleted: Literal[True] = True
 
 
 class SearchOutcome(Model):
@@ -2799,6 +2805,9 @@ class Trial(Model):
     """
     failure: Failure | None
     reports: list[TrialReport]
+    """
+    The last 100, in their order.
+    """
     job_state: JobState | None
     """
     null when its job was deleted.

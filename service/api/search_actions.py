@@ -6,7 +6,7 @@ from fastapi import APIRouter
 
 from service.api.dependencies import DatabaseDep, SearchId, SettingsDep
 from service.api.openapi import problems
-from service.api.schemas.searches import Extension, SearchStateOf
+from service.api.schemas.searches import Extension, SearchDeleted, SearchStateOf
 from service.api.visitor import JobsWrite
 from service.jobs.disk_space import with_reserve
 from service.searches import commands
@@ -64,10 +64,10 @@ def extend_search(
     return SearchStateOf(id=search_id, state=state)
 
 
-@router.delete("", status_code=204, summary="Delete an ended search", responses=_PROBLEMS)
+@router.delete("", summary="Delete an ended search", responses=_PROBLEMS)
 def delete_search(
     visitor: JobsWrite, search_id: SearchId, database: DatabaseDep, settings: SettingsDep
-) -> None:
+) -> SearchDeleted:
     """Deletes it and the jobs of its trials with their files; what is in MLflow and on the Hub
     stays.
 
@@ -75,3 +75,4 @@ def delete_search(
     begins with the model of one; 404 when it does not exist, or was deleted before.
     """
     with_reserve(settings, lambda: commands.delete(database, settings, visitor.scope, search_id))
+    return SearchDeleted(id=search_id)

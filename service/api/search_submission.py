@@ -1,32 +1,19 @@
 """Turns a body into a search: validated in full, created once per Idempotency-Key."""
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import ValidationError
 from starlette.responses import Response
 
-from service.api import submission
+from service.api import submission, warnings
 from service.api.dependencies import Services
 from service.api.errors import InvalidSpecError
-from service.api.redaction import shown
-from service.api.schemas.jobs import SpecWarning
-from service.api.schemas.problems import Fault
 from service.api.schemas.searches import Search, SubmittedSearch
+from service.api.search_checks.examine import Findings, examine_search
 from service.api.submission import digest_of
-from service.contract.search.spec import SearchSpec
 from service.searches import commands
 from service.store import searches
 from service.store.scope import Scope
-
-
-@dataclass(frozen=True)
-class Findings:
-    spec: SearchSpec | None = None
-    """With the defaults of the task for what was left out; None if it is faulty."""
-    faults: list[Fault] = field(default_factory=list)
-    warnings: list[SpecWarning] = field(default_factory=list)
 
 
 def examine(
@@ -34,31 +21,18 @@ def examine(
 ) -> Findings:
     """Every fault of a search's spec. `scope`: what its jobs may use; `pending_files` are ids that
     count as uploaded."""
-    # A stand-in for service.api.search_checks.examine_search, until it is merged.
-    try:
-        spec = SearchSpec.model_validate(body)
-    except ValidationError as error:
-        return Findings(faults=[_fault(each) for each in error.errors(include_url=False)])
-    of_job = submission.examine(body["job"], services, scope, pending_files).faults
-    return Findings(
-        spec=spec,
-        faults=[
-            fault.model_copy(update={"path": f"job.{fault.path}".rstrip(".")}) for fault in of_job
-        ],
+    return examine_search(
+        body,
+        lambda job: submission.examine(job, services, scope, pending_files),
+        lambda job: warnings.warnings(job, services.settings, services.database),
     )
-
-
-def _fault(error: Any) -> Fault:
-    path = ".".join(map(str, error["loc"]))
-    given = shown(path, error["input"])
-    return Fault(path=path, code="invalid_value", message=error["msg"], given=given)
 
 
 def submit(services: Services, project_id: str, body: Any, key: str | None) -> Response:
     """Create a search, or find the one that `key` created; answers with its page. Raises
     InvalidSpecError with every fault, and the errors of `commands.submit`."""
     digest = None if key is None else digest_of(body)
-    search_id, warnings = _earlier(services, project_id, key, digest), []
+    search_id, warned = _earlier(services, project_id, key, digest), []
     if search_id is None:
         found = examine(body, services, Scope(project_id))
         if found.spec is None or found.faults:
@@ -70,10 +44,10 @@ def submit(services: Services, project_id: str, body: Any, key: str | None) -> R
             idempotency_key=key,
             request_sha256=digest,
         )
-        search_id, warnings = made.search_id, found.warnings
+        search_id, warned = made.search_id, found.warnings
     with services.database.read() as session:
         page = Search.of(searches.get(session, Scope(project_id), search_id), services.settings)
-    answer = SubmittedSearch.model_construct(**dict(page), warnings=warnings)
+    answer = SubmittedSearch.model_construct(**dict(page), warnings=warned)
     headers = {"Location": f"/v1/searches/{search_id}"}
     content = answer.model_dump_json()
     return Response(content, 201, headers, media_type="application/json")

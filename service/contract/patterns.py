@@ -25,6 +25,7 @@ WEBHOOK_ID: Final = r"^webhook-[0-9a-f]{32}$"
 DELIVERY_ID: Final = r"^delivery-[0-9a-f]{32}$"
 SEARCH_ID: Final = r"^search-[0-9a-f]{1,32}$"
 ALLOCATOR: Final = r"^(auto|system|/[^\s:]+)$"
+FIELD_PATH: Final = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$"
 LOG_FORMAT: Final = "^(console|json)$"
 SANDBOX_LAYERS: Final = "^(landlock|namespaces)(,(landlock|namespaces))?$"
 
@@ -54,6 +55,7 @@ WORDS: Final[dict[str, str]] = {
     WEBHOOK_ID: "a webhook's id (webhook-…)",
     DELIVERY_ID: "a delivery's id (delivery-…)",
     SEARCH_ID: "a search's id (search-…)",
+    FIELD_PATH: "names of fields with dots in between, such as training.learning_rate",
     ALLOCATOR: "`auto`, `system` or the absolute path of a library",
     LOG_FORMAT: "`console` or `json`",
     SANDBOX_LAYERS: "`landlock`, `namespaces` or both, with a comma in between",

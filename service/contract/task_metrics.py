@@ -54,8 +54,14 @@ def is_reported(task: TaskSpec, name: str) -> bool:
     return name in names(task)
 
 
-def unreported(task: TaskSpec, metric: str, sets: tuple[str, ...]) -> Iterator[str]:
-    """A sentence if no evaluation reports `metric`. `sets`: names of several validation sets."""
+def unreported(
+    task: TaskSpec,
+    metric: str,
+    sets: tuple[str, ...],
+    option: str = "training.metric_for_best_model",
+) -> Iterator[str]:
+    """A sentence if no evaluation reports `metric`, which `option` names. `sets`: names of several
+    validation sets."""
     name = metric.removeprefix("eval_")
     if not sets:
         known, found = names(task), is_reported(task, name)
@@ -71,6 +77,6 @@ def unreported(task: TaskSpec, metric: str, sets: tuple[str, ...]) -> Iterator[s
         near = get_close_matches(name[:60], known, 1, cutoff=0.5)
         hint = f"; did you mean `{near[0]}`?" if near else ""
         yield (
-            f"`training.metric_for_best_model` is `{name[:60]}`, which the evaluation does not "
-            f"report; it reports {listed}{hint}"
+            f"`{option}` is `{name[:60]}`, which the evaluation does not report; it reports "
+            f"{listed}{hint}"
         )

@@ -9,7 +9,14 @@ from sqlalchemy.exc import SQLAlchemyError
 from service.contract.routing import CPU_QUEUE
 from service.jobs.dispatch import Dispatcher
 from service.settings import Settings
-from service.store import endings, jobs, prediction_claims, preview_claims, workers
+from service.store import (
+    endings,
+    jobs,
+    prediction_claims,
+    preview_claims,
+    search_tracking,
+    workers,
+)
 from service.store.database import Database
 
 log = structlog.get_logger(__name__)
@@ -85,6 +92,7 @@ class Reconciler:
         self._send_due_predictions()
         self._send_due()
         self._send_untracked()
+        self._send_untracked_searches()
 
     def _end_expired(self) -> None:
         with self._database.read() as session:
@@ -157,6 +165,17 @@ class Reconciler:
         if sent:
             with self._database.write() as session:
                 jobs.postpone_tracking(session, sent, self._settings.republish_seconds)
+        self._require_all(messages, sent)
+
+    def _send_untracked_searches(self) -> None:
+        """A worker that wakes up for a search sends what its MLflow run lacks."""
+        with self._database.read() as session:
+            search_ids = search_tracking.untracked(session, BATCH)
+        messages = [jobs.Message(id_, CPU_QUEUE, LOWEST_PRIORITY) for id_ in search_ids]
+        sent = self._send(messages)
+        if sent:
+            with self._database.write() as session:
+                search_tracking.postpone(session, sent, self._settings.republish_seconds)
         self._require_all(messages, sent)
 
     def _send(self, messages: list[jobs.Message]) -> list[str]:

@@ -15,7 +15,7 @@ def conclude(look: Look) -> None:
     for trial in look.live_trials():
         if trial.state is TrialState.PAUSED:
             look.lose(trial)
-    if look.plan.cancel or look.facts.live:
+    if look.plan.cancel or look.facts.stopping:
         return  # until their jobs have ended
     numbers = look.memory.best.numbers
     if numbers:

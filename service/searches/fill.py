@@ -21,7 +21,7 @@ def fill(look: Look) -> None:
     for _ in range(MOST_NEW):
         # Of pruned trials, too, until they have stopped.
         states = [job.state for job in look.jobs.values()]
-        busy = sum(state in OCCUPIES for state in states) + len(look.facts.live)
+        busy = sum(state in OCCUPIES for state in states) + len(look.facts.stopping)
         if busy >= look.spec.max_parallel or JobState.QUEUED in states:
             return
         promoted = _next_promoted(look)

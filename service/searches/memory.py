@@ -8,13 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from service.contract.search import resources
+from service.contract.search import defaults, resources
 from service.contract.search.pruners import AshaPruner, HyperbandPruner
 from service.contract.search.samplers import GridSampler
 from service.contract.search.spec import SearchSpec
 from service.contract.search.states import TrialState
 from service.contract.section import Acceptance
-from service.searches import trial_specs
 from service.studies.best import Best
 from service.studies.halving import Halving
 from service.studies.history import Trial
@@ -84,7 +83,7 @@ class Memory:
 
 
 def _firsts(spec: SearchSpec) -> list[First]:
-    template = trial_specs.template_values(spec)
+    template = defaults.template_values(spec.job, spec.dimensions)
     firsts = []
     # Only values that the sampler could have suggested: it learns from them.
     active = {

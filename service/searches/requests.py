@@ -40,6 +40,6 @@ def cancel(look: Look) -> None:
         look.plan.cancel.append((outcome["job_id"], CANCELLED))
     if look.state is not JobState.CANCELLING:
         look.plan.to = JobState.CANCELLING
-    elif not look.plan.cancel and not look.facts.live:
+    elif not look.plan.cancel and not look.facts.stopping:
         has_failed = look.facts.row.failure is not None
         look.plan.to = JobState.FAILED if has_failed else JobState.CANCELLED

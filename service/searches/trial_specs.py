@@ -6,7 +6,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from service.contract.failures import Failure, FailureCode
-from service.contract.search.space import value_at, with_values
+from service.contract.search.space import with_values
 from service.contract.search.spec import PublishBest, RefitBest, SearchSpec
 from service.contract.spec import JobSpec
 
@@ -29,6 +29,7 @@ def of_trial(spec: Mapping[str, Any], number: int, values: Mapping[str, Any]) ->
     tracking = dict(template.get("tracking") or {})
     tracking.pop("register_as", None)
     tracking.pop("register_alias", None)
+    tracking.pop("run_name", None)  # the search's run has it: the trials' are told apart
     job = with_values({**template, "tracking": tracking}, values)
     job["name"] = _named(spec, f"trial {number}")
     return _valid(job)
@@ -45,12 +46,6 @@ def hub_of(search: SearchSpec) -> Any:
     """Where the best model is pushed."""
     given = search.best.hub if isinstance(search.best, PublishBest) else None
     return given or search.job.hub
-
-
-def template_values(search: SearchSpec) -> dict[str, Any]:
-    """The template's value of each field of the space, defaults included."""
-    job = search.job.model_dump(mode="json")
-    return {path: value_at(job, path) for path in search.dimensions}
 
 
 def _named(spec: Mapping[str, Any], what: str) -> str:

@@ -13,7 +13,7 @@ from sqlalchemy import and_, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from service.contract.search.states import TrialState
-from service.contract.states import ENDED, HELD, JobState
+from service.contract.states import ENDED, JobState
 from service.store import jobs, retention
 from service.store.database import db_now
 from service.store.models import JobRow, MetricRow, SearchReportRow, SearchRow, SearchTrialRow
@@ -67,8 +67,8 @@ class Facts:
     """Of the trials that are not over, by number."""
     evaluations: list[Evaluated] = field(default_factory=list)
     """That the search has not read yet, in the order in which they were recorded."""
-    live: list[str] = field(default_factory=list)
-    """Jobs of trials that are over, which have not ended."""
+    stopping: list[str] = field(default_factory=list)
+    """Jobs of trials that are over, whose workers have not stopped yet."""
     outcome_state: JobState | None = None
     outcome_failure: dict[str, Any] | None = None
 
@@ -106,7 +106,7 @@ def facts(session: Session, search_id: str) -> Facts | None:
     found = Facts(row, jobs.clock(session))
     found.jobs = {job.number: job for job in _jobs(session, search_id)}
     found.evaluations = _evaluations(session, search_id)
-    found.live = _live_after_the_end(session, search_id)
+    found.stopping = _stopping(session, search_id)
     if row.outcome is not None:
         job = session.get(JobRow, row.outcome["job_id"])
         found.outcome_state = None if job is None else JobState(job.state)
@@ -163,14 +163,16 @@ def _evaluations(session: Session, search_id: str) -> list[Evaluated]:
     return [Evaluated(*row) for row in session.execute(query)]
 
 
-def _live_after_the_end(session: Session, search_id: str) -> list[str]:
-    # By the jobs' own index: there are few that have not ended, and many trials that have.
+def _stopping(session: Session, search_id: str) -> list[str]:
+    # By the index of the jobs that have not ended: there are few, and many trials that have. One
+    # that its user has retried is none of the search's any more.
     query = (
         select(JobRow.id)
         .join(SearchTrialRow, SearchTrialRow.job_id == JobRow.id)
         .where(
             JobRow.search_id == search_id,
             JobRow.ended_at.is_(None),
+            JobRow.state == JobState.CANCELLING,
             SearchTrialRow.state.not_in(_LIVE),
         )
     )
@@ -189,7 +191,8 @@ def claim_version(
         update(SearchRow)
         .where(SearchRow.id == search_id, SearchRow.version == version)
         .values(version=version + 1, updated_at=db_now(), tracking_final=False)
-        .values(tracking_retry_at=db_now(), **values)
+        # When it is shipped next is not for us to say: one that lives has many versions.
+        .values(tracking_retry_at=func.coalesce(SearchRow.tracking_retry_at, db_now()), **values)
         .returning(SearchRow.id)
     )
     options = {"synchronize_session": False}
@@ -213,20 +216,6 @@ def change_trial(session: Session, search_id: str, number: int, values: Mapping[
         .values(**values),
         execution_options={"synchronize_session": False},
     )
-
-
-def live_jobs(session: Session, search_id: str) -> list[str]:
-    """Every job of the search that has not ended."""
-    query = select(JobRow.id).where(JobRow.search_id == search_id, JobRow.ended_at.is_(None))
-    return list(session.scalars(query.order_by(JobRow.id)))
-
-
-def held_jobs(session: Session, search_id: str) -> list[str]:
-    """Those that a worker has at present."""
-    query = select(JobRow.id).where(
-        JobRow.search_id == search_id, JobRow.ended_at.is_(None), JobRow.state.in_(sorted(HELD))
-    )
-    return list(session.scalars(query))
 
 
 # ---- what pruned trials leave -------------------------------------------------------------------

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import Row, func, select, update
-from sqlalchemy.orm import Session, defer
+from sqlalchemy.orm import Session, aliased, defer
 
 from service.contract.search.spec import SEARCH_VERSION, SearchSpec
 from service.contract.search.states import TRANSITIONS, TrialState
@@ -28,6 +28,8 @@ from service.studies.history import Trial
 
 MOST_UNFINISHED = 100
 """Of a project: each search that has not ended is work for the reconciler."""
+MOST_REPORTS = 100
+"""Of a trial on a page; without rungs a trial reports each evaluation, perhaps thousands."""
 _PREFIX = "search-"
 
 
@@ -226,12 +228,19 @@ def _with_jobs(search_id: str) -> Any:
 def reports(
     session: Session, scope: Scope, search_id: str, numbers: Sequence[int]
 ) -> dict[int, list[SearchReportRow]]:
-    """What these trials reported, each in order. Raises SearchNotFoundError."""
+    """The last MOST_REPORTS that each of these trials made, in order. Raises
+    SearchNotFoundError."""
     require(session, scope, search_id)
+    each = SearchReportRow
+    newest = func.row_number().over(partition_by=each.number, order_by=each.seq.desc())
+    ranked = (
+        select(each, newest.label("newest"))
+        .where(each.search_id == search_id, each.number.in_(numbers))
+        .subquery()
+    )
+    last = aliased(each, ranked)
     query = (
-        select(SearchReportRow)
-        .where(SearchReportRow.search_id == search_id, SearchReportRow.number.in_(numbers))
-        .order_by(SearchReportRow.number, SearchReportRow.seq)
+        select(last).where(ranked.c.newest <= MOST_REPORTS).order_by(ranked.c.number, ranked.c.seq)
     )
     found: dict[int, list[SearchReportRow]] = {number: [] for number in numbers}
     for row in session.scalars(query):
@@ -290,5 +299,5 @@ def changed(session: Session, row: SearchRow) -> None:
     row.version += 1
     row.updated_at = row.look_at = jobs.clock(session)
     row.tracking_final = False
-    row.tracking_retry_at = row.updated_at
+    row.tracking_retry_at = row.tracking_retry_at or row.updated_at
     session.flush()

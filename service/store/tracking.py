@@ -1,16 +1,25 @@
 """What MLflow has of a job: the run's ids, a cursor into its metrics, and the end."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import func, select, update
+from sqlalchemy import and_, func, select, update
 from sqlalchemy.orm import Session
 
 from service.contract.states import Stage
 from service.store.database import db_now
-from service.store.models import ArtifactRow, AttemptRow, FileRow, JobRow, MetricRow, ProjectRow
+from service.store.models import (
+    ArtifactRow,
+    AttemptRow,
+    FileRow,
+    JobRow,
+    MetricRow,
+    ProjectRow,
+    SearchRow,
+    SearchTrialRow,
+)
 
 
 @dataclass(frozen=True)
@@ -37,6 +46,12 @@ class TrackedJob:
     final: bool
     seconds_since_end: float
     """By the database's clock; 0 while the job lives."""
+    search_id: str | None = None
+    trial: int | None = None
+    parent_run_id: str | None = None
+    """The search's run, once there is one."""
+    varied: Mapping[str, Any] = field(default_factory=dict)
+    """Path → value, of the fields that vary in a search."""
 
 
 def load(session: Session, job_id: str) -> TrackedJob | None:
@@ -53,12 +68,21 @@ def load(session: Session, job_id: str) -> TrackedJob | None:
     in_mlflow = func.coalesce(ProjectRow.mlflow_name, ProjectRow.name)
     row = session.execute(
         select(JobRow, db_now().label("now"), trained_at, in_mlflow)
+        .add_columns(SearchRow.mlflow_run_id, SearchTrialRow.values)
         .join(ProjectRow, ProjectRow.id == JobRow.project_id)
+        .join(SearchRow, SearchRow.id == JobRow.search_id, isouter=True)
+        .join(
+            SearchTrialRow,
+            and_(
+                SearchTrialRow.search_id == JobRow.search_id, SearchTrialRow.number == JobRow.trial
+            ),
+            isouter=True,
+        )
         .where(JobRow.id == job_id)
     ).one_or_none()
     if row is None:
         return None
-    job, now, trained, project = row
+    job, now, trained, project, parent, varied = row
     return TrackedJob(
         id=job.id,
         project=project,
@@ -76,6 +100,10 @@ def load(session: Session, job_id: str) -> TrackedJob | None:
         metric_seq=job.metric_seq,
         final=job.tracking_final,
         seconds_since_end=(now - job.ended_at).total_seconds() if job.ended_at else 0.0,
+        search_id=job.search_id,
+        trial=job.trial,
+        parent_run_id=parent,
+        varied=varied or {},
     )
 
 

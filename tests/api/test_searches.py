@@ -168,14 +168,18 @@ class TestCreateSearch:
 @on_sqlite
 class TestValidateSearch:
     def test_valid(self, client: httpx.Client) -> None:
-        answer = client.post("/v1/searches/validate", json=search_spec(pruner="asha")).json()
+        template = TEMPLATE | {"training": {"eval_strategy": "epoch"}}
+        body = search_spec(job=template, pruner="asha")
+        answer = client.post("/v1/searches/validate", json=body).json()
         assert (answer["valid"], answer["errors"], answer["warnings"]) == (True, [], [])
         assert answer["spec"]["pruner"]["reduction_factor"] == 3
+        assert answer["spec"]["pruner"]["unit"] == "epochs"
         assert ids(client.get("/v1/searches")) == []
 
     def test_files_that_are_not_uploaded_yet(self, client: httpx.Client) -> None:
         file_id = "file-0199a0b1c2d3e4f5a6b7c8d9"
-        body = search_spec(job=TEMPLATE | {"dataset": {"source": "upload", "train": file_id}})
+        data = {"source": "upload", "train": file_id, "validation_split_percentage": 10}
+        body = search_spec(job=TEMPLATE | {"dataset": data})
         path = "/v1/searches/validate"
         assert client.post(path, json=body).json()["valid"] is False
         assert client.post(f"{path}?pending_file={file_id}", json=body).json()["valid"] is True
@@ -250,6 +254,21 @@ class TestTrials:
         rest = server.client.get(f"{path}?after=2").json()
         assert [trial["trial"] for trial in rest["data"]] == [3]
         assert rest["has_more"] is False
+
+    def test_the_last_reports_of_each_are_shown(
+        self, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(searches, "MOST_REPORTS", 2)
+        search_id = add_in(server, "running")
+        for number in range(2):
+            reports = [(10 * place, 0.1 * place) for place in range(1, 4 - number)]
+            add_trial(server.database, search_id, number, reports=reports)
+        add_trial(server.database, add_in(server, "running"), 0, reports=[(99, 0.5)])
+        found = server.client.get(f"/v1/searches/{search_id}/trials").json()["data"]
+        assert [[report["step"] for report in trial["reports"]] for trial in found] == [
+            [20, 30],
+            [10, 20],
+        ]
 
     def test_of_a_state(self, server: Server) -> None:
         search_id = add_in(server, "running")
@@ -412,7 +431,7 @@ class TestDelete:
         folder.mkdir(parents=True)
         (folder / "weights").write_text("x")
         answer = server.client.delete(f"/v1/searches/{search_id}")
-        assert (answer.status_code, answer.content) == (204, b"")
+        assert (answer.status_code, answer.json()) == (200, {"id": search_id, "deleted": True})
         assert code(server.client.get(f"/v1/searches/{search_id}")) == (404, "search_not_found")
         assert code(server.client.delete(f"/v1/searches/{search_id}")) == (404, "search_not_found")
         assert server.client.get(f"/v1/jobs/{mine}").status_code == 404

@@ -8,13 +8,18 @@ import redis
 from sqlalchemy import select, update
 from structlog.testing import capture_logs
 
+from service.contract.search.spec import SearchSpec
 from service.jobs.dispatch import Dispatcher
 from service.jobs.reconciler import BrokerUnreachableError, Reconciler
+from service.searches import commands
 from service.settings import Settings
-from service.store import endings, workers
+from service.store import endings, search_tracking, searches, workers
 from service.store.database import Database, db_now
 from service.store.models import JobRow, WorkerRow
+from service.store.owner_models import DEFAULT_PROJECT
+from service.store.scope import EVERYTHING
 from tests.jobs.schema import schema_statements
+from tests.searches.simulated_worker import search_spec
 from tests.support.factories import claim_job, make_job
 from tests.support.job_rows import WORKER, get, put
 
@@ -154,6 +159,23 @@ class TestStep:
         put(database, job_id, tracking_retry_at=db_now(-1), tracking_final=True)
         reconciler.step()
         assert len(recorder.sent) == 1
+
+    def test_enqueues_a_search_until_its_run_is_complete(
+        self, database: Database, reconciler: Reconciler, recorder: Recorder
+    ) -> None:
+        spec = SearchSpec.model_validate(search_spec())
+        search_id = commands.submit(database, DEFAULT_PROJECT, spec).search_id
+        reconciler.step()
+        reconciler.step()
+        assert recorder.sent == [(search_id, "cpu", 9)]
+        commands.cancel(database, EVERYTHING, search_id)
+        reconciler.step()
+        assert recorder.sent == [(search_id, "cpu", 9)] * 2
+        with database.write() as session:
+            version = searches.get(session, EVERYTHING, search_id).version
+            assert search_tracking.finish(session, search_id, version)
+        reconciler.step()
+        assert len(recorder.sent) == 2
 
     def test_forgets_silent_workers(self, database: Database, reconciler: Reconciler) -> None:
         with database.write() as session:

@@ -15,7 +15,7 @@ from tests.publishing.conftest import PREPARED, TOKEN, Run
 from tests.publishing.fresh_process import run_code
 from tests.support.services import free_port
 from worker.storage import atomic_dir
-from worker.tracking.trackers import MlflowTracker, NewRun
+from worker.tracking.trackers import JOB_ID_TAG, MlflowTracker, NewRun
 
 HUB = {"hub": {"model_id": "org/tiny-qa", "license": "apache-2.0"}}
 
@@ -208,8 +208,9 @@ class TestMlflow:
     @pytest.fixture
     def run_id(self, mlflow_uri: str, tmp_path: Path) -> str:
         tracker = MlflowTracker(mlflow_uri)
-        tracker.create(NewRun("publish", "publish", str(tmp_path), datetime.now(UTC)))
-        (found,) = tracker.find("publish", str(tmp_path))
+        tags = {JOB_ID_TAG: str(tmp_path)}
+        tracker.create(NewRun("publish", "publish", tags, datetime.now(UTC)))
+        (found,) = tracker.find("publish", tags)
         return found.run_id
 
     def test_the_model_lies_under_model(

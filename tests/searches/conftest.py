@@ -11,7 +11,6 @@ from service.jobs.dispatch import Dispatcher
 from service.searches import commands
 from service.searches.runner import SearchRunner
 from service.settings import Settings
-from service.store import searches
 from service.store.database import Database, db_now
 from service.store.models import (
     EventRow,
@@ -23,7 +22,6 @@ from service.store.models import (
     SearchTrialRow,
 )
 from service.store.owner_models import DEFAULT_PROJECT
-from service.store.scope import EVERYTHING
 from tests.searches.simulated_worker import SimulatedWorker, search_spec
 
 
@@ -67,7 +65,7 @@ class Bench:
 
     def row(self, search_id: str) -> SearchRow:
         with self.database.read() as session:
-            return searches.get(session, EVERYTHING, search_id)
+            return session.get_one(SearchRow, search_id)
 
     def trials(self, search_id: str) -> list[SearchTrialRow]:
         with self.database.read() as session:

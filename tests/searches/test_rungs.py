@@ -9,6 +9,8 @@ from service.searches import commands
 from service.store.scope import EVERYTHING
 from tests.searches.conftest import Bench
 from tests.searches.simulated_worker import search_spec
+from tests.support.databases import on_sqlite
+from tests.support.job_rows import get, put
 
 ASHA = {"name": "asha", "rungs": [10, 30]}
 SEED = {"name": "random", "seed": 4}
@@ -35,6 +37,7 @@ class TestAsha:
         first = {number: value for number, at, value, _ in reports if at == 10}
         assert row.best == [max(first, key=lambda number: first[number] or 0)] == [10]
 
+    @on_sqlite
     def test_a_promoted_trial_continues_where_it_was(self, bench: Bench) -> None:
         bench.worker.steps = 90
         search_id = bench.submit(pruner=ASHA, sampler=SEED, max_trials=12, **TEMPLATE)
@@ -46,6 +49,7 @@ class TestAsha:
             trained += 10 * len(steps)
         assert bench.worker.trained_steps == trained
 
+    @on_sqlite
     def test_pruned_jobs_say_why(self, bench: Bench) -> None:
         bench.worker.steps = 90
         search_id = bench.submit(pruner=ASHA, max_trials=6, **TEMPLATE)
@@ -60,6 +64,19 @@ class TestAsha:
             assert (job.failure or {})["code"] == "trial_pruned"
             assert trial.reason in (job.failure or {})["message"]
 
+    @on_sqlite
+    def test_one_that_its_user_retries_is_none_of_the_searchs_any_more(self, bench: Bench) -> None:
+        bench.worker.steps = 90
+        search_id = bench.submit(pruner=ASHA, max_trials=9, **TEMPLATE)
+        while "pruned" not in bench.row(search_id).counts:
+            bench.turn()
+        pruned = next(t for t in bench.trials(search_id) if t.state == "pruned")
+        put(bench.database, pruned.job_id or "", state="paused", ended_at=None)
+        row = bench.run(search_id)
+        assert row.state == "succeeded"
+        assert get(bench.database, pruned.job_id or "").state == "paused"
+
+    @on_sqlite
     def test_files_of_pruned_trials_go_once_mlflow_has_all(self, bench: Bench) -> None:
         bench.worker.steps = 90
         search_id = bench.submit(pruner=ASHA, max_trials=6, **TEMPLATE)
@@ -73,6 +90,7 @@ class TestAsha:
             assert trial.is_cleaned == (trial.state == "pruned")
             assert (job.workspace_pruned_at is not None) == (trial.state == "pruned")
 
+    @on_sqlite
     @pytest.mark.parametrize("parallel", [1, 4])
     def test_a_runner_that_remembers_nothing_decides_the_same(
         self, bench: Bench, parallel: int
@@ -89,12 +107,14 @@ class TestAsha:
         ]
         assert bench.row(broken).best == bench.row(whole).best
 
+    @on_sqlite
     def test_paused_trials_do_not_use_up_the_queue(self, bench: Bench) -> None:
         bench.worker.steps = 90
         bench.limit_queue(1)
         search_id = bench.submit(pruner=ASHA, max_trials=9, **TEMPLATE)
         assert bench.run(search_id).state == "succeeded"
 
+    @on_sqlite
     def test_cancelling_ends_the_paused(self, bench: Bench) -> None:
         bench.worker.steps = 90
         search_id = bench.submit(pruner=ASHA, max_trials=12, **TEMPLATE)
@@ -104,6 +124,7 @@ class TestAsha:
         assert bench.run(search_id).state == "cancelled"
         assert {JobState(job.state) for job in bench.jobs()} <= ENDED
 
+    @on_sqlite
     def test_overshooting_a_rung_reveals_nothing(self, bench: Bench) -> None:
         """A trial goes on until its supervisor sees the pause: what it reports meanwhile counts
         when it is promoted, as if it had stopped in time."""
@@ -119,6 +140,7 @@ class TestAsha:
         assert [t.state for t in bench.trials(late)] == [t.state for t in bench.trials(whole)]
 
 
+@on_sqlite
 class TestHyperband:
     def test_brackets_begin_at_different_rungs(self, bench: Bench) -> None:
         bench.worker.steps = 90
@@ -133,6 +155,7 @@ class TestHyperband:
         assert row.counts["complete"] < 16
 
 
+@on_sqlite
 class TestMedian:
     def test_ends_what_is_worse_than_the_median(self, bench: Bench) -> None:
         pruner = {"name": "median", "n_startup_trials": 3}
@@ -153,6 +176,7 @@ class TestMedian:
                 assert len(bench.steps_of(jobs[trial.number].id)) < 3
 
 
+@on_sqlite
 class TestPatience:
     def test_ends_what_does_not_improve(self, bench: Bench) -> None:
         bench.worker.steps = 90

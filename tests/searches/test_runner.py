@@ -1,4 +1,4 @@
-"""The runner with workers that train nothing, on both databases."""
+"""The runner with workers that train nothing."""
 
 from typing import Any
 
@@ -16,9 +16,11 @@ from service.store.models import JobRow, ProjectRow, SearchRow
 from service.store.scope import EVERYTHING
 from tests.searches.conftest import Bench
 from tests.searches.simulated_worker import missing_column
+from tests.support.databases import on_sqlite
 from tests.support.job_rows import get, put
 
 
+@on_sqlite
 class TestTrials:
     def test_runs_one_after_the_other(self, bench: Bench) -> None:
         search_id = bench.submit()
@@ -129,6 +131,7 @@ class TestParallel:
         assert (row.state, row.made, len(bench.jobs())) == ("succeeded", 6, 6)
 
 
+@on_sqlite
 class TestCrashes:
     @pytest.mark.parametrize("sampler", ["tpe", "random", "qmc", "cmaes"])
     def test_a_runner_that_remembers_nothing_makes_the_same_trials(
@@ -170,6 +173,7 @@ class TestCrashes:
         ]
 
 
+@on_sqlite
 class TestFailures:
     def test_a_failed_trial_is_skipped(self, bench: Bench) -> None:
         bench.worker.fails = _high_rates_fail
@@ -270,6 +274,23 @@ class TestLimits:
         bench.hurry()
         assert bench.run(search_id).state == "succeeded"
         assert bench.row(search_id).waiting is None
+
+    def test_waits_for_what_its_sampler_needs(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def missing(*_args: Any, **_options: Any) -> None:
+            raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+        search_id = bench.submit(sampler="gp")
+        monkeypatch.setattr("service.studies.study.Study.ask", missing)
+        bench.turn()
+        row = bench.row(search_id)
+        assert (row.state, (row.waiting or {})["code"]) == ("queued", "sampler_unavailable")
+        assert "needs the package 'torch'" in (row.waiting or {})["message"]
+        monkeypatch.undo()
+        bench.hurry()
+        bench.turn()
+        assert bench.row(search_id).state == "running"
 
     def test_an_archived_project_ends_it(self, bench: Bench) -> None:
         search_id = bench.submit()

@@ -14,7 +14,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 TEMPLATE: dict[str, Any] = {
     "task": "question-answering",
     "model": {"name_or_path": "org/model"},
-    "dataset": {"source": "hub", "name": "org/data"},
+    "dataset": {"source": "hub", "name": "org/data", "validation": "validation"},
 }
 SPACE: dict[str, Any] = {"training.learning_rate": {"low": 1e-6, "high": 1e-3, "log": True}}
 

@@ -125,7 +125,8 @@ class TestDescription:
         with database.read() as session:
             tracked = load(session, job.id)
         assert tracked is not None
-        note = run_description.with_link(run_description.write(tracked, spec, {}), job.id, None)
+        subject = run_description.Subject("Job", job.id)
+        note = run_description.with_link(run_description.write(tracked, spec, {}), subject, None)
         assert "http" not in note
         assert note.endswith("`part-3.json`, `part-4.json` and 2 more")
 

@@ -20,7 +20,13 @@ from tests.tracking.support import TRAINED, expected_points, shipped_points, tra
 from worker.tracking import shipper
 from worker.tracking.model_registry import FinishedModel
 from worker.tracking.shipper import BackgroundShipper, ensure_run, make_tracker, sync
-from worker.tracking.trackers import MlflowTracker, NewRun, NullTracker, TrackerRejectedError
+from worker.tracking.trackers import (
+    JOB_ID_TAG,
+    MlflowTracker,
+    NewRun,
+    NullTracker,
+    TrackerRejectedError,
+)
 
 
 class TestMakeTracker:
@@ -159,7 +165,7 @@ class TestRun:
     def test_a_creation_whose_answer_was_lost_is_found_again(
         self, job: Job, tracker: MlflowTracker, client: MlflowClient
     ) -> None:
-        tracker.create(NewRun(job.experiment, "lost", job.id, job.row.created_at))
+        tracker.create(NewRun(job.experiment, "lost", {JOB_ID_TAG: job.id}, job.row.created_at))
         run_id = ensure_run(job.database, tracker, job.id)
         assert job.the_run(client).info.run_id == run_id
 
@@ -175,7 +181,7 @@ class TestRun:
 
         ids: list[str | None] = []
         slow = Slow(tracker._uri)
-        tracker.create(NewRun(job.experiment, "other", "job-other", job.row.created_at))
+        tracker.create(NewRun(job.experiment, "other", {JOB_ID_TAG: "x"}, job.row.created_at))
         threads = [
             threading.Thread(target=lambda: ids.append(ensure_run(job.database, slow, job.id)))
             for _ in range(2)
@@ -336,7 +342,7 @@ class TestEnd:
     def test_cancelled_with_a_run_that_nobody_noted(
         self, job: Job, tracker: MlflowTracker, client: MlflowClient
     ) -> None:
-        tracker.create(NewRun(job.experiment, "lost", job.id, job.row.created_at))
+        tracker.create(NewRun(job.experiment, "lost", {JOB_ID_TAG: job.id}, job.row.created_at))
         job.end("cancelled")
         assert sync(job.database, tracker, job.id, job.workspace)
         assert job.the_run(client).info.status == "KILLED"

@@ -1,9 +1,14 @@
 import pytest
 
+from service.contract.search.spec import SearchSpec
 from service.contract.states import JobState
+from service.searches import commands
 from service.settings import Settings
-from service.store import jobs
+from service.store import jobs, searches
 from service.store.database import Database, db_now
+from service.store.owner_models import DEFAULT_PROJECT
+from service.store.scope import EVERYTHING
+from tests.searches.simulated_worker import search_spec
 from tests.stubs import stage
 from tests.support.factories import make_job
 from tests.support.flaky import Flaky
@@ -60,6 +65,17 @@ class TestWake:
         put(database, job_id, state=JobState.CANCELLED, ended_at=db_now())
         wake(job_runner, job_id)
         assert get(database, job_id).tracking_final
+
+    def test_completes_the_tracking_of_a_search(
+        self, database: Database, job_runner: JobRunner
+    ) -> None:
+        spec = SearchSpec.model_validate(search_spec())
+        search_id = commands.submit(database, DEFAULT_PROJECT, spec).search_id
+        commands.cancel(database, EVERYTHING, search_id)
+        for unknown_or_known in ("search-unknown", search_id):
+            job_runner.ship_search(unknown_or_known)
+        with database.read() as session:
+            assert searches.get(session, EVERYTHING, search_id).tracking_final
 
     def test_a_retry_waits_for_its_time_unrung(
         self, database: Database, job_runner: JobRunner, enqueued: list[jobs.Message]

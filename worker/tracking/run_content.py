@@ -22,8 +22,10 @@ from service.store.models import MetricRow
 from service.store.tracking import TrackedJob
 from worker.tracking import base_model_config, dataset_inputs, run_description
 from worker.tracking.model_registry import FinishedModel
-from worker.tracking.trackers import JOB_ID_TAG, Description, Point
+from worker.tracking.run_description import Subject
+from worker.tracking.trackers import JOB_ID_TAG, PARENT_TAG, SEARCH_ID_TAG, Description, Point
 
+TRIAL_TAG: Final = "finetune.trial"
 FIRST_CHART: Final = "train/loss"
 """The training loss a second time: MLflow puts metrics with a prefix above all others, which it
 sorts by name."""
@@ -52,7 +54,7 @@ _PREFIX: Final = {"train": "", "eval": "eval_", "system": "system/"}
 
 def _metric_key(kind: str, name: str) -> str:
     prefix = _PREFIX[kind]
-    return _key(name if name.startswith(prefix) else prefix + name)
+    return accepted_key(name if name.startswith(prefix) else prefix + name)
 
 
 def final_points(job: TrackedJob) -> Iterator[Point]:
@@ -72,7 +74,7 @@ def final_points(job: TrackedJob) -> Iterator[Point]:
             step = None if whole else trained.get("model_step")
             # The test split is evaluated once, so no other value has this name. MLflow sorts
             # charts by name: these single points come after `loss`.
-            key = _key(name if name.startswith("test_") else f"result_{name}")
+            key = accepted_key(name if name.startswith("test_") else f"result_{name}")
             yield Point(key, float(value), step or trained["steps"], at)
 
 
@@ -88,7 +90,8 @@ def description(job: TrackedJob, file_names: Mapping[str, str]) -> Description:
     shape = base_model_config.params(Path(folder)) if folder else {}
     text = json.dumps(spec.model_dump(mode="json"), indent=2, ensure_ascii=False)
     return Description(
-        params=dict(_params(spec, file_names))
+        params=_varied_params(job.varied)
+        | dict(_params(spec, file_names))
         | found
         | dict(shape)
         | computed
@@ -97,6 +100,7 @@ def description(job: TrackedJob, file_names: Mapping[str, str]) -> Description:
         texts={"spec.json": text + "\n"},
         datasets=tuple(dataset_inputs.inputs(spec, prepared, file_names)),
         note=run_description.write(job, spec, file_names),
+        subject=Subject("Job", job.id),
     )
 
 
@@ -132,13 +136,22 @@ def _params(spec: JobSpec, file_names: Mapping[str, str]) -> Iterator[tuple[str,
         if name not in _NOT_PARAMS:
             # Training options have no prefix: users search for their plain names.
             prefix = "" if name == "training" else name
-            yield from _flat(getattr(spec, name), prefix)
+            yield from flat(getattr(spec, name), prefix)
     if isinstance(spec.dataset, UploadDataset):  # names say more than ids, which spec.json has
         for field in (splits.TRAIN, splits.VALIDATION, splits.TEST):
             value = getattr(spec.dataset, field)
             if value:
                 named = _named(value, file_names)
                 yield f"dataset.{field}", json.dumps(named, ensure_ascii=False)
+
+
+def _varied_params(varied: Mapping[str, Any]) -> dict[str, str]:
+    """The fields that vary in a search. `_params` has most of them, but neither an unset one nor a
+    whole section: with them MLflow can compare all trials."""
+    return {
+        path.removeprefix("training."): value if isinstance(value, str) else json.dumps(value)
+        for path, value in varied.items()
+    }
 
 
 def _named(value: Any, file_names: Mapping[str, str]) -> Any:
@@ -148,11 +161,11 @@ def _named(value: Any, file_names: Mapping[str, str]) -> Any:
     return run_description.file_names_of(value, file_names)
 
 
-def _flat(value: Any, path: str) -> Iterator[tuple[str, str]]:
+def flat(value: Any, path: str) -> Iterator[tuple[str, str]]:
     """Dotted names; lists and maps as JSON; unset values are left out."""
     if isinstance(value, BaseModel):
         for name in type(value).model_fields:
-            yield from _flat(getattr(value, name), f"{path}.{name}".lstrip("."))
+            yield from flat(getattr(value, name), f"{path}.{name}".lstrip("."))
     elif isinstance(value, list | dict):
         if value:
             yield path, json.dumps(value, ensure_ascii=False)
@@ -169,15 +182,25 @@ def _tags(job: TrackedJob, spec: JobSpec, dataset: str) -> dict[str, str]:
     }
     if spec.base_job is not None:
         own["finetune.base_job"] = spec.base_job
+    return origin_tags(spec, job.id) | own | _search_tags(job)
+
+
+def origin_tags(spec: JobSpec, subject_id: str) -> dict[str, str]:
+    """Where the run is from, and the tags that the user has chosen."""
     # MLflow shows these as "Created by" and "Source"; a user's tags may replace them.
     origin = {
         "mlflow.user": spec.metadata.get("user") or _service_user(),
-        "mlflow.source.name": f"finetune {__version__}, {job.id}",
+        "mlflow.source.name": f"finetune {__version__}, {subject_id}",
         "mlflow.source.type": "LOCAL",
     }
     labels = {f"metadata.{key}": value for key, value in spec.metadata.items()}
-    chosen = {_key(key): value for key, value in spec.tracking.tags.items()}
-    return origin | chosen | labels | own
+    chosen = {accepted_key(key): value for key, value in spec.tracking.tags.items()}
+    return origin | chosen | labels
+
+
+def _search_tags(job: TrackedJob) -> dict[str, str]:
+    values = {SEARCH_ID_TAG: job.search_id, TRIAL_TAG: job.trial, PARENT_TAG: job.parent_run_id}
+    return {key: str(value) for key, value in values.items() if value is not None}
 
 
 @functools.cache
@@ -201,7 +224,7 @@ def end_tags(job: TrackedJob) -> dict[str, str]:
     return {key: str(value) for key, value in zip(END_TAGS, values, strict=True) if value}
 
 
-def _key(name: str) -> str:
+def accepted_key(name: str) -> str:
     """A name that MLflow accepts for a metric or a tag."""
     name = re.sub(r"[^\w.\- :/]", "_", name)
     return name if posixpath.normpath(name) == name else f"_{name.replace('/', '_')}"

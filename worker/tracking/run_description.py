@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import PurePosixPath
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 from urllib.parse import quote
 
 from service.contract import splits
@@ -42,22 +42,38 @@ def digest(note: str) -> str:
     return hashlib.sha256(note.encode()).hexdigest()
 
 
-def with_link(note: str, job_id: str, public_url: str | None) -> str:
+class Subject(NamedTuple):
+    """What a run is of."""
+
+    kind: Literal["Job", "Search"]
+    id: str
+
+    def line(self, shown: str) -> str:
+        return f"- {self.kind}: {shown}"
+
+    @property
+    def path(self) -> str:
+        """Of its page in the API."""
+        return f"v1/{'jobs' if self.kind == 'Job' else 'searches'}/{self.id}"
+
+
+def with_link(note: str, subject: Subject, public_url: str | None) -> str:
     """`public_url`: where users reach the service, if that is known.
 
     The link is at the top, because MLflow collapses a description after its first lines.
     """
     if public_url is None:
         return note
-    plain = _job_line(markdown_code(job_id))
-    linked = _job_line(f"[{markdown_code(job_id)}]({public_url.rstrip('/')}/v1/jobs/{job_id})")
+    shown = markdown_code(subject.id)
+    plain = subject.line(shown)
+    linked = subject.line(f"[{shown}]({public_url.rstrip('/')}/{subject.path})")
     return note.replace(plain, linked, 1)
 
 
 def write(job: DescribedJob, spec: JobSpec, file_names: Mapping[str, str]) -> str:
     """`file_names`: uploaded file id → the name it was uploaded with."""
     lines = [
-        _job_line(markdown_code(job.id)),
+        Subject("Job", job.id).line(markdown_code(job.id)),
         *_outcome(job),
         f"- Task: {markdown_code(spec.task.type)}, mode {markdown_code(spec.mode)}",
         f"- Model: {markdown_code(spec.model.title)}",
@@ -74,10 +90,6 @@ def write(job: DescribedJob, spec: JobSpec, file_names: Mapping[str, str]) -> st
 def file_names_of(items: Iterable[str], file_names: Mapping[str, str]) -> list[str]:
     """File ids by the names of their uploads, where those are known; paths by their last part."""
     return [file_names.get(item) or PurePosixPath(item).name for item in items]
-
-
-def _job_line(job: str) -> str:
-    return f"- Job: {job}"
 
 
 def _outcome(job: DescribedJob) -> Iterator[str]:

@@ -22,13 +22,15 @@ from service.settings import Settings
 from service.store import tracking as store
 from service.store.database import Database
 from service.store.tracking import TrackedJob
-from worker.tracking import run_content
+from worker.tracking import run_content, runs, search_shipper
 from worker.tracking.trackers import (
+    JOB_ID_TAG,
     MODEL_FOLDER,
     Description,
     MlflowTracker,
     NewRun,
     NullTracker,
+    RunRef,
     RunStatus,
     Tracker,
     TrackerRejectedError,
@@ -213,7 +215,8 @@ class _Shipper:
         if job.state == JobState.CANCELLED and job.run_id is None and job.metric_seq == 0:
             spec = JobSpec.accepted(job.spec)
             # A run may exist whose id was lost with the response that created it.
-            if not (job.claimed and self._tracker.find(_experiment(job, spec), job.id)):
+            tags = {JOB_ID_TAG: job.id}
+            if not (job.claimed and self._tracker.find(_experiment(job, spec), tags)):
                 return None
         return _run_of(self._database, self._tracker, job)
 
@@ -225,7 +228,7 @@ class _Shipper:
     def _describe(self, job: TrackedJob, run_id: str) -> None:
         """Send the description if it has changed, and again if the job has meanwhile: another
         writer may have described its end."""
-        now: TrackedJob | None = job
+        now: TrackedJob | None = self._with_parent(job)
         while now is not None:
             description = run_content.description(now, self._file_names(now))
             if description == self._described:
@@ -233,6 +236,13 @@ class _Shipper:
             self._tracker.describe(run_id, description)
             self._described = description
             now = self._load()
+
+    def _with_parent(self, job: TrackedJob) -> TrackedJob | None:
+        """The job, once its search has a run."""
+        if job.search_id is None or job.parent_run_id is not None:
+            return job
+        search_shipper.ensure_run(self._database, self._tracker, job.search_id)
+        return self._load()
 
     def _file_names(self, job: TrackedJob) -> dict[str, str]:
         spec = JobSpec.accepted(job.spec)
@@ -296,29 +306,18 @@ def _experiment(job: TrackedJob, spec: JobSpec) -> str:
 
 
 def _run_of(database: Database, tracker: Tracker, job: TrackedJob) -> str | None:
-    """The id of the job's run; None if the tracker stores nothing.
-
-    The run is searched before and after it is created, because the response to the creation may be
-    lost and two processes may create one each. SQL decides which run is kept.
-    """
+    """The id of the job's run; None if the tracker stores nothing."""
     if job.run_id is not None:
         return job.run_id
     spec = JobSpec.accepted(job.spec)
-    experiment = _experiment(job, spec)
-    found = tracker.find(experiment, job.id)
-    if not found:
-        name = escaping.line(spec.tracking.run_name or spec.name or job.id)
-        tracker.create(NewRun(experiment, name, job.id, job.created_at))
-        found = tracker.find(experiment, job.id)
-    if not found:
-        return None
-    with database.write() as session:
-        kept = store.adopt_run(session, job.id, found[0].experiment_id, found[0].run_id)
-    # None is kept if the job was deleted in the meantime.
-    for run in found:
-        if run.run_id != kept:
-            tracker.discard(run.run_id)
-    return kept
+    name = escaping.line(spec.tracking.run_name or spec.name or job.id)
+
+    def adopt(run: RunRef) -> str | None:
+        with database.write() as session:
+            return store.adopt_run(session, job.id, run.experiment_id, run.run_id)
+
+    new = NewRun(_experiment(job, spec), name, {JOB_ID_TAG: job.id}, job.created_at)
+    return runs.adopted(tracker, new, adopt)
 
 
 def _postpone(database: Database, job_id: str) -> bool:

@@ -21,11 +21,18 @@ from pydantic import SecretStr
 
 from worker.tracking import model_registry, run_description
 from worker.tracking.model_registry import FinishedModel
+from worker.tracking.run_description import Subject
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 JOB_ID_TAG: Final = "finetune.job_id"
+SEARCH_ID_TAG: Final = "finetune.search_id"
+"""Of a search's run, and of its trials'."""
+SEARCH_RUN_TAG: Final = "finetune.is_search"
+"""Only of a search's run."""
+PARENT_TAG: Final = "mlflow.parentRunId"
+"""By which MLflow shows runs under another one."""
 MODEL_FOLDER: Final = "model/"
 """The prefix of the artifact names of the finished model."""
 RunStatus = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
@@ -55,7 +62,8 @@ class RunRef:
 class NewRun:
     experiment: str
     name: str
-    job_id: str
+    tags: Mapping[str, str]
+    """By which it is found again; no other run has all of them."""
     start: datetime
 
 
@@ -84,7 +92,8 @@ class DatasetInput:
 
 @dataclass(frozen=True)
 class Description:
-    """What a run shows about its job besides metrics. Params cannot change once they are sent."""
+    """What a run shows about its job or search besides metrics. Params cannot change once they are
+    sent."""
 
     params: Mapping[str, str]
     tags: Mapping[str, str]
@@ -93,14 +102,16 @@ class Description:
     datasets: Sequence[DatasetInput]
     note: str
     """Shown at the top of the run's page."""
+    subject: Subject
+    """What the note has a link to."""
 
 
 class Tracker(Protocol):
     """Every call may be repeated, and may raise TrackerUnreachableError or
     TrackerRejectedError."""
 
-    def find(self, experiment: str, job_id: str) -> list[RunRef]:
-        """The job's runs, oldest first: several if two processes created one each."""
+    def find(self, experiment: str, tags: Mapping[str, str]) -> list[RunRef]:
+        """The runs with all these tags, oldest first: several if two processes created one each."""
 
     def create(self, run: NewRun) -> None: ...
 
@@ -110,6 +121,10 @@ class Tracker(Protocol):
 
     def log_points(self, run_id: str, points: Sequence[Point]) -> None:
         """A point that is sent twice is stored once."""
+
+    def tag(self, run_id: str, key: str) -> str | None: ...
+
+    def set_tag(self, run_id: str, key: str, value: str) -> None: ...
 
     def sizes(self, run_id: str) -> dict[str, int]:
         """Artifact path → size in bytes, of every artifact of the run."""
@@ -132,7 +147,7 @@ class Tracker(Protocol):
 class NullTracker:
     """Stores nothing: it finds no run, so nothing is sent."""
 
-    def find(self, experiment: str, job_id: str) -> list[RunRef]:  # noqa: ARG002
+    def find(self, experiment: str, tags: Mapping[str, str]) -> list[RunRef]:  # noqa: ARG002
         return []
 
     def create(self, run: NewRun) -> None: ...
@@ -142,6 +157,10 @@ class NullTracker:
     def describe(self, run_id: str, description: Description) -> None: ...
 
     def log_points(self, run_id: str, points: Sequence[Point]) -> None: ...
+
+    def tag(self, run_id: str, key: str) -> str | None: ...
+
+    def set_tag(self, run_id: str, key: str, value: str) -> None: ...
 
     def sizes(self, run_id: str) -> dict[str, int]:  # noqa: ARG002
         return {}
@@ -193,14 +212,14 @@ class MlflowTracker:
 
         return MlflowClient(tracking_uri=self._uri)
 
-    def find(self, experiment: str, job_id: str) -> list[RunRef]:
+    def find(self, experiment: str, tags: Mapping[str, str]) -> list[RunRef]:
         with _translated():
             known = self._client.get_experiment_by_name(experiment)
             if known is None:
                 return []
             runs = self._client.search_runs(
                 [known.experiment_id],
-                f"tags.`{JOB_ID_TAG}` = '{job_id}'",
+                " AND ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items()),
                 order_by=["attributes.start_time ASC", "attributes.run_id ASC"],
             )
         return [RunRef(run.info.experiment_id, run.info.run_id) for run in runs]
@@ -211,7 +230,7 @@ class MlflowTracker:
                 self._experiment_id(run.experiment),
                 start_time=_milliseconds(run.start),
                 run_name=run.name,
-                tags={JOB_ID_TAG: run.job_id},
+                tags=dict(run.tags),
             )
 
     def _experiment_id(self, name: str) -> str:
@@ -265,8 +284,8 @@ class MlflowTracker:
         written = found.get(run_description.DIGEST_TAG)
         if before is not None and run_description.digest(before) != written:
             return {}
-        job_id = description.tags[JOB_ID_TAG]
-        note = run_description.with_link(description.note, job_id, self._public_url)
+        subject = description.subject
+        note = run_description.with_link(description.note, subject, self._public_url)
         note = _cut(note, _TAG_CHARACTERS)
         digest = run_description.digest(note)
         return {run_description.DIGEST_TAG: digest, run_description.TAG: note}
@@ -298,6 +317,15 @@ class MlflowTracker:
         with _translated():
             for start in range(0, len(metrics), _METRICS_PER_CALL):
                 self._client.log_batch(run_id, metrics=metrics[start : start + _METRICS_PER_CALL])
+
+    def tag(self, run_id: str, key: str) -> str | None:
+        with _translated():
+            found = self._client.get_run(run_id).data.tags.get(key)
+        return None if found is None else str(found)
+
+    def set_tag(self, run_id: str, key: str, value: str) -> None:
+        with _translated():
+            self._client.set_tag(run_id, key, value)
 
     def sizes(self, run_id: str) -> dict[str, int]:
         with _translated():

@@ -35,8 +35,8 @@ class Place:
     """The whole input."""
 
 
-def locate(loc: tuple[str | int, ...], given: Any) -> Place:
-    """Follow `loc` through the spec and the input together.
+def locate(loc: tuple[str | int, ...], given: Any, root: type[SpecModel] = JobSpec) -> Place:
+    """Follow `loc` through the spec, which `root` describes, and the input together.
 
     Pydantic names the kind of a union, the new name of an option given by its older one, and the
     index in a list that was given as a single text; none of them is in the client's input.
@@ -46,7 +46,7 @@ def locate(loc: tuple[str | int, ...], given: Any) -> Place:
     field_path: list[str] = []
     owner: type[SpecModel] | None = None
     field: FieldInfo | None = None
-    models: tuple[type[SpecModel], ...] = (JobSpec,)
+    models: tuple[type[SpecModel], ...] = (root,)
     for part in loc:
         if part == _KEY:
             return Place(

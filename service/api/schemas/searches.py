@@ -181,7 +181,7 @@ class Trial(BaseModel):
     score_step: int | None = Field(description="The step of the evaluation that they are from.")
     reason: str | None = Field(description="Why it was pruned or failed, in a sentence.")
     failure: Failure | None
-    reports: list[TrialReport]
+    reports: list[TrialReport] = Field(description="The last 100, in their order.")
     job_state: JobState | None = Field(description="null when its job was deleted.")
     progress: Progress | None
     created_at: datetime
@@ -244,6 +244,11 @@ class Extension(BaseModel, extra="forbid"):
     max_trials: int = Field(
         ge=1, le=MOST_TRIALS, description="Trials in all, the earlier included."
     )
+
+
+class SearchDeleted(BaseModel):
+    id: str
+    deleted: Literal[True] = True
 
 
 class SearchStateOf(BaseModel):

@@ -16,7 +16,9 @@ MOST_RUNGS = 32
 
 class _Pruner(SpecModel):
     unit: Unit = Field(
-        "steps", description="What this section counts: optimizer steps, or passes over the data."
+        "steps",
+        description="What this section counts: optimizer steps, or passes over the data. Default: "
+        "`epochs` where the template has `eval_strategy: epoch`, else `steps`.",
     )
 
 

@@ -8,7 +8,13 @@ from typing import Any, Final
 from service.contract.search.objectives import Objective
 from service.contract.search.pruners import NoPruner, PrunerSpec
 from service.contract.search.samplers import CmaEsSampler, GridSampler, SamplerSpec
-from service.contract.search.space import Dimension, in_order, same, wanted
+from service.contract.search.space import (
+    MOST_CHOICES_IN_ALL,
+    Dimension,
+    in_order,
+    same,
+    wanted,
+)
 
 MOST_COMBINATIONS: Final = 100_000
 
@@ -110,6 +116,12 @@ def _condition(
         for value in wanted(condition):
             if not any(same(value, choice) for choice in parent.choices):
                 yield f"{where} needs `{other}` to be {value!r}, which is not one of its `choices`"
+
+
+def choices_are_few(space: _Space) -> Iterator[str]:
+    count = sum(len(dimension.choices or ()) for dimension in (space or {}).values())
+    if count > MOST_CHOICES_IN_ALL:
+        yield f"`space` has {count:,} `choices` in all; it may have {MOST_CHOICES_IN_ALL:,}"
 
 
 def paths_do_not_overlap(space: _Space) -> Iterator[str]:

@@ -11,16 +11,18 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from service.contract import bounds
+from service.contract import bounds, patterns
 from service.contract.section import SpecModel, rule
 from service.contract.types import Moderate
 
 MOST_DIMENSIONS: Final = 64
 MOST_CHOICES: Final = 1000
+MOST_CHOICES_IN_ALL: Final = 2000
+"""Each is checked with the whole spec, which takes a millisecond."""
 
 Path = Annotated[
     str,
-    StringConstraints(min_length=1, max_length=200, pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$"),
+    StringConstraints(min_length=1, max_length=200, pattern=patterns.FIELD_PATH),
 ]
 _BOUNDED: Final = Field(ge=-bounds.LARGEST, le=bounds.LARGEST)
 _POSITIVE: Final = Field(gt=0, le=bounds.LARGEST)

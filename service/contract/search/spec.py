@@ -153,6 +153,7 @@ RULES: Final[tuple[Callable[[SearchSpec], Iterator[str]], ...]] = (
     lambda search: rules.objectives_fit_the_sampler(search.sampler, search.objective),
     lambda search: rules.objectives_fit_the_pruner(search.pruner, search.objective),
     lambda search: rules.objectives_differ(search.objective),
+    lambda search: rules.choices_are_few(search.space),
     lambda search: rules.conditions_have_their_fields(search.space),
     lambda search: rules.paths_do_not_overlap(search.space),
     lambda search: rules.trials_to_begin_with_are_few(search.enqueue, search.max_trials),

@@ -322,7 +322,7 @@ ROWS: Final[dict[str, Row]] = {
         ),
     ),
     "DELETE /v1/searches/{search_id}": Row(
-        _WRITE, (Way(_SEARCH, 204), Way("/v1/searches/$running_search", 409))
+        _WRITE, (Way(_SEARCH), Way("/v1/searches/$running_search", 409))
     ),
     # ---- files
     "GET /v1/files": Row(
