@@ -5,6 +5,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain, cycle
 from typing import Any, Final
 
 from chaos import checker, search_checker, search_runs
@@ -22,6 +23,7 @@ HOLDS: Final = (
 )
 _KINDS: Final = ("reconciler", "api", "supervisor", "worker", "stage")
 _WEIGHTS: Final = (4, 2, 2, 2, 2)
+_REAL: Final = "real trainings"
 _END_SECONDS: Final = 300.0
 """Of each search, on a machine with other work."""
 _CLEAN_SECONDS: Final = 240.0
@@ -30,7 +32,6 @@ _CLEAN_SECONDS: Final = 240.0
 def run(seed: int, scale: Scale) -> Row:
     kills, searches = scale.pick(short=(8, 2), full=(200, 20))
     rng = random.Random(seed)
-    plans = _plans(seed, scale)
     with (
         timed("SIGKILL during searches", HOLDS) as report,
         running(
@@ -42,9 +43,11 @@ def run(seed: int, scale: Scale) -> Row:
             variables={"FINETUNE_RETENTION_SWEEP_SECONDS": "5"},
         ) as stack,
     ):
-        undisturbed = _undisturbed(stack, plans)
-        at_once = scale.pick(short=2, full=4)
-        users = Users(stack.url, seed, plans, searches, at_once)
+        plans = _plans(seed, scale)
+        real = scale.pick(short=[], full=[_real_plan(stack, seed)])
+        undisturbed = _undisturbed(stack, [*real, *plans])
+        in_turn = chain(real, cycle(plans))
+        users = Users(stack.url, seed, in_turn, searches, scale.pick(short=2, full=4))
         with users.working():
             killed = _kill_many(stack, rng, kills, scale.pick(short=1.0, full=2.5), users)
         stack.wait(lambda: users.are_done, _END_SECONDS, "the users' last request")
@@ -113,6 +116,14 @@ def _body(
         "max_trials": max_trials,
         "max_parallel": max_parallel,
     }
+
+
+def _real_plan(stack: FaultStack, seed: int) -> Plan:
+    """The trials are real trainings of a small model."""
+    every = {"eval_strategy": "steps", "eval_steps": 4, "load_best_model_at_end": False}
+    job = stack.material.body(seed=seed, steps=12, **every)
+    given = _body("random", seed, max_trials=4, rungs=[4, 8])
+    return Plan(_REAL, {**given, "name": "real trainings", "job": job}, ("pause",))
 
 
 def _is_strict(plan: Plan) -> bool:
@@ -217,7 +228,8 @@ def _faults(each: Submitted, found: Recorded, undisturbed: Outcome | None) -> It
     )
     if found.row.state not in ENDED:
         return
-    yield from search_checker.chain_faults(found)
+    if each.plan.name != _REAL:
+        yield from search_checker.chain_faults(found)
     is_final = not (each.is_extended or each.is_cancelled)
     yield from search_checker.replay_faults(found, are_losers_final=is_final)
     if undisturbed is not None:

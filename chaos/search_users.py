@@ -5,10 +5,9 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import cycle
 from typing import Any, Final
 
 import httpx
@@ -50,10 +49,10 @@ class Users:
     The thread that kills also restarts the service's processes.
     """
 
-    def __init__(self, url: str, seed: int, plans: Sequence[Plan], wanted: int, at_once: int):
+    def __init__(self, url: str, seed: int, plans: Iterator[Plan], wanted: int, at_once: int):
         self._http = httpx.Client(base_url=url, timeout=30)
         self._rng = random.Random(f"users {seed}")
-        self._plans = cycle(plans)
+        self._plans = plans
         self._wanted = wanted
         self._at_once = at_once
         self._is_last = threading.Event()
