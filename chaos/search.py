@@ -4,7 +4,7 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain, cycle
 from typing import Any, Final
 
@@ -63,10 +63,9 @@ def run(seed: int, scale: Scale) -> Row:
 
 def _plans(seed: int, scale: Scale) -> list[Plan]:
     if scale is Scale.SHORT:
-        small = {"max_trials": 4, "steps": 6, "rungs": [2]}
         return [
-            Plan("strict 0", _body("random", seed, **small), ("pause",)),
-            Plan("parallel 0", _body("random", seed, max_parallel=2, **small)),
+            Plan("strict 0", _small("random", seed), ("pause",)),
+            Plan("parallel 0", _small("random", seed, max_parallel=2)),
         ]
     strict = [
         Plan(f"strict {n}", _body(("tpe", "random")[n % 2], seed + n), actions)
@@ -79,6 +78,11 @@ def _plans(seed: int, scale: Scale) -> list[Plan]:
     return [plan for pair in zip(strict, parallel, strict=True) for plan in pair]
 
 
+def _small(sampler: str, seed: int, max_parallel: int = 1) -> dict[str, Any]:
+    given = {"max_trials": 4, "steps": 6, "max_parallel": max_parallel}
+    return _body(sampler, seed, rungs=[2], **given)
+
+
 def _body(
     sampler: str,
     seed: int,
@@ -86,7 +90,7 @@ def _body(
     max_trials: int = 8,
     max_parallel: int = 1,
     steps: int = 18,
-    rungs: tuple[int, ...] | list[int] = (2, 6),
+    rungs: Sequence[int] = (2, 6),
 ) -> dict[str, Any]:
     """A search whose trials are trainings of tests/stubs/chained.py."""
     learns = {"n_startup_trials": 3} if sampler == "tpe" else {}
@@ -127,7 +131,7 @@ def _real_plan(stack: FaultStack, seed: int) -> Plan:
 
 
 def _is_strict(plan: Plan) -> bool:
-    return plan.body["max_parallel"] == 1
+    return int(plan.body["max_parallel"]) == 1
 
 
 def _undisturbed(stack: FaultStack, plans: list[Plan]) -> dict[str, Outcome]:
