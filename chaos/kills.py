@@ -130,7 +130,9 @@ def _candidates(stack: FaultStack, kind: str) -> list[int]:
         case "worker":
             return [part.process.pid for part in workers if _is_alive(part)]
         case _:
-            return [stack.parts[kind].process.pid] if _is_alive(stack.parts[kind]) else []
+            # Of reconcilers there may be several, such as `reconciler-2`.
+            parts = [part for name, part in stack.parts.items() if name.startswith(kind)]
+            return [part.process.pid for part in parts if _is_alive(part)]
 
 
 def _is_alive(part: Part) -> bool:

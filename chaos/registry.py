@@ -24,6 +24,7 @@ from chaos import (
     retention_pressure,
     sandbox,
     saving,
+    search,
     uploads,
     watchers,
     webhooks,
@@ -33,6 +34,7 @@ from chaos.rows import Attack
 PROCESSES: Final[dict[str, Attack]] = {
     "kills": kills.run,
     "gpu-slots": gpu_slots.run,
+    "search": search.run,
     "freezes": freezes.run,
     "predictions": predictions.run,
     "postgres-outages": postgres.outages,

@@ -39,6 +39,7 @@ class FaultStack(Stack):
         mlflow_uri: str | None,
         workers: int,
         *,
+        reconcilers: int = 1,
         stubs: bool = False,
         gpus: bool = False,
     ) -> None:
@@ -53,6 +54,8 @@ class FaultStack(Stack):
             home,
             {
                 MARK: self.mark,
+                # Stages of tests/stubs import one another.
+                "PYTHONPATH": str(Path(stubs_package.__file__).parents[2]),
                 "FINETUNE_STAGE_ENV": MARK,
                 "FINETUNE_ALLOW_DEBUGGERS": "true",
                 "FINETUNE_SANDBOX_READ": str(Path(stubs_package.__file__).parents[1]),
@@ -74,6 +77,7 @@ class FaultStack(Stack):
             },
         )
         self.workers = [f"worker-{number}" for number in range(workers)]
+        self._reconcilers = reconcilers
         self._undisturbed: dict[str, Undisturbed] = {}
 
     @cached_property
@@ -89,6 +93,11 @@ class FaultStack(Stack):
         return self.env.get("FINETUNE_DATABASE_URL", f"sqlite:///{self.home / 'finetune.db'}")
 
     # ---- processes ----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        super().start()
+        for number in range(2, self._reconcilers + 1):
+            self.start_part(f"reconciler-{number}", self.parts["reconciler"].arguments)
 
     def start_worker(self, name: str = "") -> None:
         for worker in [name] if name else self.workers:
@@ -212,6 +221,7 @@ class FaultStack(Stack):
 def running(
     *,
     workers: int = 1,
+    reconcilers: int = 1,
     database: DatabaseKind = "sqlite",
     mlflow: bool = False,
     stubs: bool = False,
@@ -236,7 +246,9 @@ def running(
             given["FINETUNE_DATABASE_URL"] = parts.enter_context(own)
         broker = parts.enter_context(services.BrokerServer(services.valkey_binary()))
         uri = mlflow_server.shared_uri() if mlflow else None
-        stack = FaultStack(home, given, broker, uri, workers, stubs=stubs, gpus=gpus)
+        stack = FaultStack(
+            home, given, broker, uri, workers, reconcilers=reconcilers, stubs=stubs, gpus=gpus
+        )
         parts.callback(stack.stop)
         stack.start()
         yield stack

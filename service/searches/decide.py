@@ -5,7 +5,7 @@ from service.contract.states import JobState
 from service.searches import requests
 from service.searches.conclude import conclude, follow_outcome
 from service.searches.failing import shared_failure
-from service.searches.fill import fill, may_make_more
+from service.searches.fill import fill
 from service.searches.look import Look
 from service.searches.memory import Memory
 from service.searches.observe import observe
@@ -43,9 +43,10 @@ def _follow(look: Look) -> None:
 def _go_on(look: Look) -> None:
     requests.continue_held(look)
     _end_hopeless(look)
-    fill(look)
+    # A place that a stopping job still has may be for a trial that can be promoted by now.
+    is_all_begun = fill(look)
     is_busy = any(trial.state is TrialState.RUNNING for trial in look.live_trials())
-    if not is_busy and not may_make_more(look):
+    if is_all_begun and not is_busy:
         conclude(look)
 
 

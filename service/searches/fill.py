@@ -16,24 +16,28 @@ MOST_NEW: Final = 16
 """Trials made in one look, where specs refuse one after the other."""
 
 
-def fill(look: Look) -> None:
-    """At most one trial waits for a worker, so that the jobs of others are never behind many."""
+def fill(look: Look) -> bool:
+    """Whether nothing is left to begin: no trial can be made or promoted, though there is a place.
+
+    At most one trial waits for a worker, so that the jobs of others are never behind many.
+    """
     for _ in range(MOST_NEW):
         # Of pruned trials, too, until they have stopped.
         states = [job.state for job in look.jobs.values()]
         busy = sum(state in OCCUPIES for state in states) + len(look.facts.stopping)
         if busy >= look.spec.max_parallel or JobState.QUEUED in states:
-            return
+            return False
         promoted = _next_promoted(look)
         if promoted is not None:
             _promote(look, promoted)
-        elif may_make_more(look):
+        elif _may_make_more(look):
             _make(look)
         else:
-            return
+            return True
+    return False
 
 
-def may_make_more(look: Look) -> bool:
+def _may_make_more(look: Look) -> bool:
     return (
         len(look.memory.trials) < look.facts.row.max_trials
         and not look.memory.study.is_exhausted

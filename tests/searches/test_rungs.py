@@ -115,6 +115,22 @@ class TestAsha:
         assert bench.run(search_id).state == "succeeded"
 
     @on_sqlite
+    def test_the_last_trial_may_let_another_one_continue(self, bench: Bench) -> None:
+        """Its job still has the place when the search has nothing else to begin."""
+        rates = [1e-4, 2e-4, 1.5e-4, 1e-2]  # the first two of four continue: trials 0 and 2
+        bench.worker.steps = 90
+        search_id = bench.submit(
+            pruner={"name": "asha", "rungs": [10], "reduction_factor": 2},
+            enqueue=[{"training.learning_rate": rate} for rate in rates],
+            template_trial=False,
+            max_trials=4,
+            **TEMPLATE,
+        )
+        bench.run(search_id)
+        states = [trial.state for trial in bench.trials(search_id)]
+        assert states == ["complete", "pruned", "complete", "pruned"]
+
+    @on_sqlite
     def test_cancelling_ends_the_paused(self, bench: Bench) -> None:
         bench.worker.steps = 90
         search_id = bench.submit(pruner=ASHA, max_trials=12, **TEMPLATE)
