@@ -23,6 +23,8 @@ HOLDS: Final = (
 )
 _KINDS: Final = ("reconciler", "api", "supervisor", "worker", "stage")
 _WEIGHTS: Final = (4, 2, 2, 2, 2)
+_MEAN_GAP: Final = 1.5
+"""Seconds between two kills."""
 _REAL: Final = "real trainings"
 _END_SECONDS: Final = 300.0
 """Of each search, on a machine with other work."""
@@ -49,7 +51,8 @@ def run(seed: int, scale: Scale) -> Row:
         in_turn = chain(real, cycle(plans))
         users = Users(stack.url, seed, in_turn, searches, scale.pick(short=2, full=4))
         with users.working():
-            killed = _kill_many(stack, rng, kills, scale.pick(short=1.0, full=2.5), users)
+            per_search = kills // searches
+            killed = _kill_many(stack, rng, kills, per_search, users)
         stack.wait(lambda: users.are_done, _END_SECONDS, "the users' last request")
         _await_ends(stack, users.submitted)
         report.faults += users.faults
@@ -87,10 +90,10 @@ def _body(
     sampler: str,
     seed: int,
     *,
-    max_trials: int = 8,
+    max_trials: int = 6,
     max_parallel: int = 1,
-    steps: int = 18,
-    rungs: Sequence[int] = (2, 6),
+    steps: int = 10,
+    rungs: Sequence[int] = (2, 4),
 ) -> dict[str, Any]:
     """A search whose trials are trainings of tests/stubs/chained.py."""
     learns = {"n_startup_trials": 3} if sampler == "tpe" else {}
@@ -126,7 +129,7 @@ def _real_plan(stack: FaultStack, seed: int) -> Plan:
     """The trials are real trainings of a small model."""
     every = {"eval_strategy": "steps", "eval_steps": 4, "load_best_model_at_end": False}
     job = stack.material.body(seed=seed, steps=12, **every)
-    given = _body("random", seed, max_trials=4, rungs=[4, 8])
+    given = _body("random", seed, max_trials=3, rungs=[4])
     return Plan(_REAL, {**given, "name": "real trainings", "job": job}, ("pause",))
 
 
@@ -157,13 +160,15 @@ def _submit(stack: FaultStack, plan: Plan) -> str:
 
 
 def _kill_many(
-    stack: FaultStack, rng: random.Random, kills: int, mean_gap: float, users: Users
+    stack: FaultStack, rng: random.Random, kills: int, per_search: int, users: Users
 ) -> Counter[str]:
-    """How many processes of each kind were killed."""
+    """How many processes of each kind were killed; about `per_search` in the time of each."""
     killed: Counter[str] = Counter()
     while killed.total() < kills and not users.faults:
-        time.sleep(rng.expovariate(1 / mean_gap))
+        time.sleep(rng.expovariate(1 / _MEAN_GAP))
         stack.revive()
+        if killed.total() >= per_search * len(users.submitted):
+            continue  # the first ones must end before there are more
         kind = rng.choices(_KINDS, _WEIGHTS)[0]
         victim = kill_one(stack, kind, rng)
         if victim is not None:

@@ -56,7 +56,7 @@ class Users:
         self._wanted = wanted
         self._at_once = at_once
         self._is_last = threading.Event()
-        self._thread = threading.Thread(target=self._run_guarded, name="users")
+        self._thread = threading.Thread(target=self._run_guarded, daemon=True)
         self.submitted: list[Submitted] = []
         self.done: Counter[str] = Counter()
         self.faults: list[str] = []

@@ -42,21 +42,11 @@ def _follow(look: Look) -> None:
 
 def _go_on(look: Look) -> None:
     requests.continue_held(look)
-    _end_hopeless(look)
     # A place that a stopping job still has may be for a trial that can be promoted by now.
     is_all_begun = fill(look)
     is_busy = any(trial.state is TrialState.RUNNING for trial in look.live_trials())
     if is_all_begun and not is_busy:
         conclude(look)
-
-
-def _end_hopeless(look: Look) -> None:
-    """Paused trials that cannot be among the best any more make room on the disk."""
-    if look.memory.halving is None:
-        return
-    to_come = look.facts.row.max_trials - len(look.memory.trials)
-    for number in look.memory.halving.hopeless(to_come):
-        look.lose(look.memory.trials[number])
 
 
 def _note_totals(look: Look) -> None:

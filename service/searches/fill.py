@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from service.contract.search.states import TrialState
-from service.contract.states import JobState, Stage
+from service.contract.states import ENDED, JobState, Stage
 from service.searches import trial_specs
 from service.searches.look import OCCUPIES, Look
 from service.searches.plan import NewTrial
@@ -22,10 +22,8 @@ def fill(look: Look) -> bool:
     At most one trial waits for a worker, so that the jobs of others are never behind many.
     """
     for _ in range(MOST_NEW):
-        # Of pruned trials, too, until they have stopped.
-        states = [job.state for job in look.jobs.values()]
-        busy = sum(state in OCCUPIES for state in states) + len(look.facts.stopping)
-        if busy >= look.spec.max_parallel or JobState.QUEUED in states:
+        is_one_waiting = any(job.state is JobState.QUEUED for job in look.jobs.values())
+        if is_one_waiting or _busy(look) >= look.spec.max_parallel:
             return False
         promoted = _next_promoted(look)
         if promoted is not None:
@@ -35,6 +33,20 @@ def fill(look: Look) -> bool:
         else:
             return True
     return False
+
+
+def _busy(look: Look) -> int:
+    """How many places are taken. Of pruned trials, too, until they have stopped."""
+    return len(look.facts.stopping) + sum(
+        job.state in OCCUPIES or _is_unread(look, job) for job in look.jobs.values()
+    )
+
+
+def _is_unread(look: Look, job: TrialJob) -> bool:
+    """A trial that was just promoted, although its job had reached its end before its pause: what
+    that has reported comes before anything else begins, as if it had stopped in time."""
+    is_running = look.memory.trials[job.number].state is TrialState.RUNNING
+    return is_running and (job.state is None or job.state in ENDED)
 
 
 def _may_make_more(look: Look) -> bool:

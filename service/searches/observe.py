@@ -21,6 +21,7 @@ def observe(look: Look) -> None:
         value = _value(look, evaluated)
         if value is not None:
             _report(look, trial, evaluated, value)
+            _end_hopeless(look)
         if trial.state is TrialState.RUNNING:
             look.plan.change(trial.number, seen_metrics=evaluated.seq)
     for job in look.facts.jobs.values():
@@ -28,6 +29,18 @@ def observe(look: Look) -> None:
         is_gone = job.state is None or job.state in ENDED
         if trial.state is TrialState.RUNNING and is_gone:
             _note_end(look, trial, job)
+            _end_hopeless(look)
+
+
+def _end_hopeless(look: Look) -> None:
+    """Paused trials that cannot be among the best any more make room on the disk. After each
+    report and end, so that the order in which trials end does not depend on how many of them one
+    look sees."""
+    if look.memory.halving is None or look.state is JobState.CANCELLING:
+        return
+    to_come = look.facts.row.max_trials - len(look.memory.trials)
+    for number in look.memory.halving.hopeless(to_come):
+        look.lose(look.memory.trials[number])
 
 
 def _value(look: Look, evaluated: Evaluated) -> float | None:

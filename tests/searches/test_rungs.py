@@ -1,14 +1,16 @@
 """Searches whose trials pause at rungs and are promoted."""
 
+import hashlib
 from collections import Counter
 
 import pytest
 
+from service.contract.spec import JobSpec
 from service.contract.states import ENDED, JobState
 from service.searches import commands
 from service.store.scope import EVERYTHING
 from tests.searches.conftest import Bench
-from tests.searches.simulated_worker import search_spec
+from tests.searches.simulated_worker import by_learning_rate, search_spec
 from tests.support.databases import on_sqlite
 from tests.support.job_rows import get, put
 
@@ -155,6 +157,34 @@ class TestAsha:
         assert bench.row(late).best == bench.row(whole).best
         assert [t.state for t in bench.trials(late)] == [t.state for t in bench.trials(whole)]
 
+    @on_sqlite
+    @pytest.mark.parametrize(("seed", "limit"), [(0, None), (1, None), (0, 5)])
+    def test_a_reconciler_that_was_away_decides_the_same(
+        self, bench: Bench, seed: int, limit: int | None
+    ) -> None:
+        """However many reports and ends one look sees, and however far a trial went on."""
+        bench.worker.steps, bench.worker.score = 90, _noisy
+        given = {
+            "pruner": {"name": "asha", "rungs": [10, 30], "reduction_factor": 2},
+            "sampler": {"name": "random", "seed": seed},
+            "max_trials": 14,
+            "stop_after_trials_without_gain": limit,
+            **TEMPLATE,
+        }
+        whole = bench.submit(**given)
+        bench.run(whole)
+        seldom = bench.submit(**given)
+        for turn in range(300):
+            bench.runner.step()
+            for _ in range(1 + 7 * turn % 13):
+                bench.worker.tick()
+        assert bench.row(seldom).state == "succeeded"
+        assert bench.reports(seldom) == bench.reports(whole)
+        assert bench.row(seldom).without_gain == bench.row(whole).without_gain
+        assert [(t.state, t.end_number) for t in bench.trials(seldom)] == [
+            (t.state, t.end_number) for t in bench.trials(whole)
+        ]
+
 
 @on_sqlite
 class TestHyperband:
@@ -204,6 +234,12 @@ class TestPatience:
         assert row.state == "failed"  # none has finished
         reached = Counter(number for number, _, _, _ in bench.reports(search_id))
         assert set(reached.values()) == {5}
+
+
+def _noisy(spec: JobSpec, step: int) -> float:
+    """The order of trials changes from rung to rung, so that many are promoted."""
+    drawn = hashlib.sha256(f"{spec.training.learning_rate!r} {step}".encode()).digest()[0]
+    return by_learning_rate(spec, step) + drawn / 512
 
 
 def _was_resumed(bench: Bench, job_id: str) -> bool:
