@@ -146,7 +146,11 @@ def _waiting(
 
 
 def _paused(job: JobRow) -> Found:
-    return WaitingReason.PAUSED, f"paused: `finetune resume {job.id}` continues it"
+    continues = f"`finetune resume {job.id}` continues it"
+    if job.trial is None:
+        return WaitingReason.PAUSED, f"paused: {continues}"
+    decides = f"its search continues or ends it (`finetune search watch {job.search_id}`)"
+    return WaitingReason.PAUSED, f"paused: {decides}; {continues} now"
 
 
 def _no_worker(job: JobRow, fleet: Fleet) -> str:

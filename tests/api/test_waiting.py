@@ -183,6 +183,13 @@ class TestOthers:
         assert paused["waiting"]["message"] == f"paused: `finetune resume {job_id}` continues it"
         assert paused["waiting"]["since"] == paused["updated_at"] > paused["created_at"]
 
+    def test_a_trial_that_its_search_has_paused(self, server: Server) -> None:
+        job_id = add_job(server.database, state="paused", search_id="search-1", trial=3)
+        assert waiting_of(server, job_id)["message"] == (
+            "paused: its search continues or ends it (`finetune search watch search-1`); "
+            f"`finetune resume {job_id}` continues it now"
+        )
+
     def test_a_message_that_is_not_sent(self, server: Server) -> None:
         register(server)
         job_id = add_job(server.database)
