@@ -30,6 +30,8 @@ def fill(look: Look) -> bool:
             _promote(look, promoted)
         elif _may_make_more(look):
             _make(look)
+        elif (rescued := _rescued(look)) is not None:
+            _promote(look, rescued)
         else:
             return True
     return False
@@ -73,6 +75,16 @@ def _next_promoted(look: Look) -> int | None:
     if look.memory.halving is None or _is_over(look):
         return None
     return look.memory.halving.promote()
+
+
+def _rescued(look: Look) -> int | None:
+    """The next best trial, where none is complete and all that were promoted have failed."""
+    halving = look.memory.halving
+    if halving is None or look.memory.best.numbers or _is_over(look):
+        return None
+    if any(trial.state is TrialState.RUNNING for trial in look.live_trials()):
+        return None
+    return halving.rescue()
 
 
 def _promote(look: Look, number: int) -> None:

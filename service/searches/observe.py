@@ -33,10 +33,12 @@ def observe(look: Look) -> None:
 
 
 def _end_hopeless(look: Look) -> None:
-    """Paused trials that cannot be among the best any more make room on the disk. After each
-    report and end, so that the order in which trials end does not depend on how many of them one
-    look sees."""
+    """Paused trials that cannot be among the best any more make room on the disk, once a trial is
+    complete: if all that are promoted fail, the next best ones are needed. After each report and
+    end, so that the order in which trials end does not depend on how many of them one look sees."""
     if look.memory.halving is None or look.state is JobState.CANCELLING:
+        return
+    if not look.memory.best.numbers:
         return
     to_come = look.facts.row.max_trials - len(look.memory.trials)
     for number in look.memory.halving.hopeless(to_come):

@@ -83,6 +83,16 @@ class Halving:
                 return number
         return None
 
+    def rescue(self) -> int | None:
+        """The paused trial that was trained the longest, and of these the best, although it has no
+        place: for a search whose promoted trials have all failed. It continues now."""
+        for bracket, place in self._from_the_top:
+            number = bracket.rungs[place].best_paused()
+            if number is not None:
+                self._trials[number].resume()
+                return number
+        return None
+
     def end(self, number: int) -> None:
         """The trial is over, for whatever reason. Its places remain."""
         self._trials[number].end()
@@ -139,6 +149,9 @@ class _Rung:
         if self._paused and self._paused[0] < self._ranking[self._best_places()]:
             return self._paused[0][1]
         return None
+
+    def best_paused(self) -> int | None:
+        return self._paused[0][1] if self._paused else None
 
     def hopeless(self, arrivals: int) -> list[int]:
         """Paused trials that are not promotable even after so many arrivals."""

@@ -5,9 +5,11 @@ from collections import Counter
 
 import pytest
 
+from service.contract.failures import Failure, FailureCode
 from service.contract.spec import JobSpec
 from service.contract.states import ENDED, JobState
 from service.searches import commands
+from service.store.claims import Claim
 from service.store.scope import EVERYTHING
 from tests.searches.conftest import Bench
 from tests.searches.simulated_worker import by_learning_rate, search_spec
@@ -141,6 +143,29 @@ class TestAsha:
         commands.cancel(bench.database, EVERYTHING, search_id)
         assert bench.run(search_id).state == "cancelled"
         assert {JobState(job.state) for job in bench.jobs()} <= ENDED
+
+    @on_sqlite
+    def test_when_all_that_are_promoted_fail_the_next_best_continues(self, bench: Bench) -> None:
+        bench.worker.steps = 90
+
+        def later(claim: Claim) -> Failure | None:
+            is_near = 3e-5 < claim.spec.training.learning_rate < 3e-4
+            if is_near and bench.worker.running[claim.job_id][1] >= 40:
+                return Failure.of(FailureCode.NON_FINITE_LOSS, "The loss is NaN.")
+            return None
+
+        bench.worker.fails = later
+        search_id = bench.submit(pruner=ASHA, sampler=SEED, max_trials=9, **TEMPLATE)
+        row = bench.run(search_id)
+        trials = bench.trials(search_id)
+        assert row.state == "succeeded"
+        assert row.counts["failed"] >= 1
+        first = {
+            number: value or 0 for number, at, value, _ in bench.reports(search_id) if at == 10
+        }
+        failed = {trial.number for trial in trials if trial.state == "failed"}
+        left = {number: value for number, value in first.items() if number not in failed}
+        assert row.best == [max(left, key=lambda number: left[number])]
 
     @on_sqlite
     def test_overshooting_a_rung_reveals_nothing(self, bench: Bench) -> None:

@@ -114,6 +114,17 @@ class TestPromotion:
         assert sorted(halving.hopeless(100)) == list(range(6))
 
 
+class TestRescue:
+    def test_the_best_of_the_highest_rung_continues_without_a_place(self) -> None:
+        halving = Halving(AshaPruner(rungs=[1, 3]), 9, "minimize")
+        halving.add(Trial(0, {}, reports={1: 0.1, 3: 0.1}, state=TrialState.FAILED))
+        halving.add(Trial(1, {}, reports={1: 0.2, 3: 0.3}, state=TrialState.PAUSED))
+        halving.add(Trial(2, {}, reports={1: 0.3, 3: 0.2}, state=TrialState.PAUSED))
+        halving.add(Trial(3, {}, reports={1: 0.15}, state=TrialState.PAUSED))
+        assert halving.promote() is None
+        assert [halving.rescue() for _ in range(4)] == [2, 1, 3, None]
+
+
 class TestHopeless:
     def test_what_no_arrival_can_help(self) -> None:
         halving = Halving(AshaPruner(rungs=[1]), 9, "minimize")
