@@ -7,6 +7,7 @@ import pytest
 
 from service.cli import local_files
 from service.cli.spec_file import read_spec
+from service.contract.search.spec import SearchSpec
 from service.contract.spec import JobSpec
 from tests.docs.pages import ROOT, code_spans
 
@@ -18,11 +19,16 @@ class TestExamples:
     @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
     def test_is_a_valid_spec_once_its_files_are_uploaded(self, path: Path) -> None:
         spec = read_spec(path)
-        files = local_files.named_in(spec, FOLDER)
+        job = spec.get("job", spec)  # of a search: its template
+        files = local_files.named_in(job, FOLDER)
         assert files
         assert [file.name for file in files if not file.path.is_file()] == []
         uploaded = {file.name: local_files.pending_id() for file in files}
-        assert JobSpec.model_validate(local_files.replaced(spec, uploaded)).name is not None
+        valid = local_files.replaced(job, uploaded)
+        model = JobSpec if job is spec else SearchSpec
+        assert (
+            model.model_validate(valid if job is spec else spec | {"job": valid}).name is not None
+        )
 
     def test_each_is_listed(self) -> None:
         named = code_spans((FOLDER / "README.md").read_text(encoding="utf-8"))

@@ -279,7 +279,8 @@ def test_a_failure_says_what_to_do(client: openai.OpenAI, server: Server) -> Non
 @on_sqlite
 def test_native_jobs_of_every_kind_have_the_shape(client: openai.OpenAI, server: Server) -> None:
     texts = [path.read_text() for path in sorted(EXAMPLES.glob("*.yaml"))]
-    specs = [yaml.safe_load(re.sub(r"\./[\w./-]+", "file-1", text)) for text in texts]
+    given = [yaml.safe_load(re.sub(r"\./[\w./-]+", "file-1", text)) for text in texts]
+    specs = [each.get("job", each) for each in given]  # of a search: its template
     specs.append(
         {**CHAT, "dataset": {**CHAT["dataset"], "validation": {"a": "test", "b": "more[:9]"}}}
     )
