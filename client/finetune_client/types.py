@@ -54,7 +54,7 @@ class AshaPruner(Model):
     """
     reduction_factor: int = 3
     """
-    One of so many trials goes on from a rung to the next.
+    One of so many trials continues from a rung to the next.
     """
     name: Literal["asha"] = "asha"
     rungs: list[int] | None = None
@@ -535,7 +535,7 @@ class HyperbandPruner(Model):
     """
     reduction_factor: int = 3
     """
-    One of so many trials goes on from a rung to the next.
+    One of so many trials continues from a rung to the next.
     """
     name: Literal["hyperband"] = "hyperband"
     max_resource: int | None = None
@@ -3389,7 +3389,7 @@ class SearchSpec(Model):
     """
     on_failure: Literal["skip", "stop"] = "skip"
     """
-    What a failed trial means: the search goes on without it, or ends.
+    What a failed trial means: the search continues without it, or ends.
     """
     best: KeepBest | PublishBest | RefitBest | None = None
     """

@@ -23,7 +23,7 @@ _FIGURE: Final[dict[int | str, dict[str, Any]]] = {
         "content": {"text/html": {"schema": {"type": "string"}}},
     }
 }
-# A search that goes on has another figure soon, and the key decides who may see it.
+# A search that continues has another figure soon, and the key decides who may see it.
 _HEADERS: Final = {"Cache-Control": "private, no-cache", "Vary": "Accept, Authorization"}
 
 

@@ -113,7 +113,7 @@ class Display(Protocol):
     def say(self, text: str) -> None: ...
 
 
-class _Quiet:
+class Quiet:
     """Nothing to set up and nothing to clear away."""
 
     def say(self, text: str) -> None:
@@ -152,7 +152,7 @@ class LiveBar:
         self._live.update(Group(bar), refresh=True)
 
 
-class Lines(_Quiet):
+class Lines(Quiet):
     """For a log or a pipe: a line when the activity changes and at every tenth of it."""
 
     def __init__(self, console: Console) -> None:
@@ -170,7 +170,7 @@ class Lines(_Quiet):
             self._console.print(output.inline(line(job, self._telling.memory)))
 
 
-class JsonLines(_Quiet):
+class JsonLines(Quiet):
     """The job's page on stdout each time it changed."""
 
     def __init__(self) -> None:

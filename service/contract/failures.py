@@ -271,7 +271,7 @@ RULES: Final[dict[FailureCode, FailureRule]] = {
     ),
     FailureCode.TRIAL_PRUNED: FailureRule(
         retryable=False,
-        action="No action needed: its search goes on with better trials. `finetune retry JOB` "
+        action="No action needed: its search continues with better trials. `finetune retry JOB` "
         "trains it to the end all the same, outside of the search.",
         state=JobState.CANCELLED,
     ),

@@ -12,7 +12,7 @@ from service.store.jobs import new_job_id
 from service.store.search_trials import TrialJob
 from service.studies.history import Trial
 
-MOST_NEW: Final = 16
+_MOST_NEW: Final = 16
 """Trials made in one look, where specs refuse one after the other."""
 
 
@@ -21,7 +21,7 @@ def fill(look: Look) -> bool:
 
     At most one trial waits for a worker, so that the jobs of others are never behind many.
     """
-    for _ in range(MOST_NEW):
+    for _ in range(_MOST_NEW):
         is_one_waiting = any(job.state is JobState.QUEUED for job in look.jobs.values())
         if is_one_waiting or _busy(look) >= look.spec.max_parallel:
             return False

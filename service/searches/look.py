@@ -87,30 +87,25 @@ class Look:
         )
 
     def pause_job(self, number: int) -> None:
-        """Of a trial, unless the job has ended."""
-        job = self.jobs.get(number)
-        if job is None or job.job_id is None or job.state in (None, *ENDED):
-            return
-        self.plan.pause.append(job.job_id)
-        state = JobState.PAUSING if job.state in HELD else JobState.PAUSED
-        self.jobs[number] = job._replace(state=state)
+        """Of a trial, unless the job has ended; the same for the next two."""
+        job_id = self._becomes(number, JobState.PAUSED, while_held=JobState.PAUSING)
+        self.plan.pause += [job_id] if job_id else []
 
     def resume_job(self, number: int) -> None:
-        """Of a trial, unless the job has ended."""
-        job = self.jobs.get(number)
-        if job is None or job.job_id is None or job.state in (None, *ENDED):
-            return
-        self.plan.resume.append(job.job_id)
-        self.jobs[number] = job._replace(state=JobState.QUEUED)
+        job_id = self._becomes(number, JobState.QUEUED, while_held=JobState.RUNNING)
+        self.plan.resume += [job_id] if job_id else []
 
     def cancel_job(self, number: int, reason: Failure = CANCELLED) -> None:
-        """Of a trial, unless the job has ended."""
+        job_id = self._becomes(number, JobState.CANCELLED, while_held=JobState.CANCELLING)
+        self.plan.cancel += [(job_id, reason)] if job_id else []
+
+    def _becomes(self, number: int, state: JobState, *, while_held: JobState) -> str | None:
+        """Note what state the job of a trial will be in; its id, or None if it has ended."""
         job = self.jobs.get(number)
-        if job is None or job.job_id is None or job.state in (None, *ENDED):
-            return
-        self.plan.cancel.append((job.job_id, reason))
-        state = JobState.CANCELLING if job.state in HELD else JobState.CANCELLED
-        self.jobs[number] = job._replace(state=state)
+        if job is None or job.state in (None, *ENDED):
+            return None
+        self.jobs[number] = job._replace(state=while_held if job.state in HELD else state)
+        return job.job_id
 
     def fail(self, failure: Failure) -> None:
         """The search ends as failed; nothing of it runs any more."""

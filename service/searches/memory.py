@@ -14,13 +14,13 @@ from service.contract.search.samplers import GridSampler
 from service.contract.search.spec import SearchSpec
 from service.contract.search.states import TrialState
 from service.contract.section import Acceptance
+from service.store import searches
 from service.studies.best import Best
 from service.studies.halving import Halving
 from service.studies.history import Trial
 
 if TYPE_CHECKING:
     from service.searches.plan import Origin
-    from service.store.models import SearchReportRow, SearchTrialRow
     from service.store.search_trials import Stored
     from service.studies.study import Study
 
@@ -43,7 +43,7 @@ class Memory:
         self.given = row.spec
         self.spec = SearchSpec.model_validate(row.spec, context=Acceptance())
         self.firsts = _firsts(self.spec)
-        self.trials = [_trial(trial) for trial in stored.trials]
+        self.trials = searches.as_history(stored.trials, stored.reports)
         self.job_ids = {trial.number: trial.job_id for trial in stored.trials}
         self.failure_codes = {
             trial.number: trial.failure["code"]
@@ -51,8 +51,6 @@ class Memory:
             if trial.failure is not None
         }
         self.held = {trial.number for trial in stored.trials if trial.is_held}
-        for report in stored.reports:
-            self.trials[report.number].reports[report.resource] = _value(report)
         self.best = Best(self.spec.objectives)
         ends = sorted(stored.trials, key=lambda trial: trial.end_number or 0)
         for ended in ends:
@@ -96,20 +94,6 @@ def _firsts(spec: SearchSpec) -> list[First]:
     if is_wanted and all(spec.dimensions[path].holds(value) for path, value in active.items()):
         firsts.append(First("template", active))
     return [*firsts, *(First("enqueued", values) for values in spec.enqueue)]
-
-
-def _trial(row: SearchTrialRow) -> Trial:
-    return Trial(
-        number=row.number,
-        values=row.values,
-        state=TrialState(row.state),
-        scores=None if row.scores is None else [float(score) for score in row.scores],
-        attrs=row.attrs,
-    )
-
-
-def _value(report: SearchReportRow) -> float:
-    return float("nan") if report.value is None else report.value
 
 
 def _halving(spec: SearchSpec, trials: list[Trial]) -> Halving | None:

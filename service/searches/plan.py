@@ -54,10 +54,8 @@ class Plan:
     """Columns of the search that change."""
     to: JobState | None = None
     publish: str | None = None
-    """The job whose model is to be pushed."""
+    """The job whose model the search pushes."""
     refit: Refit | None = None
-    waiting: dict[str, Any] | None = None
-    """Why no trial can be made; only when nothing else has changed."""
 
     def change(self, number: int, **values: Any) -> None:
         self.trials.setdefault(number, {}).update(values)

@@ -7,7 +7,7 @@ from service.store.jobs import CANCELLED
 
 
 def continue_held(look: Look) -> None:
-    """The search was paused, and goes on."""
+    """The search was paused, and continues."""
     for number in sorted(look.memory.held):
         look.resume_job(number)
         look.plan.change(number, is_held=False)

@@ -139,11 +139,12 @@ class SearchRunner:
             search_trials.look_later(session, search_id, seconds, waiting=waiting)
 
     def _fail(self, search_id: str, error: DomainError) -> None:
-        """No trial can be made any more: its data or its model is gone, or its project archived."""
+        """It cannot continue: data or a model is gone, or its project is archived."""
         failure = Failure.of(
             FailureCode.INVALID_OPTION,
             error.detail,
-            action="Submit the search again with what is there.",
+            action="Change what the message names, then submit the search again. Trials that have "
+            f"finished are kept: see `finetune search best {search_id}`.",
         )
         with self._database.write(audited=False) as session:
             row = searches.lock(session, EVERYTHING, search_id)

@@ -101,7 +101,7 @@ def _require_queue_room(session: Session, project: ProjectRow, more: int) -> Non
     waiting = select(JobRow.id).where(
         JobRow.project_id == project.id,
         JobRow.state.in_(_WAITING),
-        JobRow.search_id.is_(None) | (JobRow.state == JobState.QUEUED),
+        JobRow.trial.is_(None) | (JobRow.state == JobState.QUEUED),
     )
     count = session.scalar(select(func.count()).select_from(waiting.limit(limit + 1).subquery()))
     if (count or 0) + more > limit:

@@ -23,7 +23,7 @@ _LIVE = (TrialState.RUNNING, TrialState.PAUSED)
 
 @dataclass(frozen=True)
 class Stored:
-    """A search with all that it has done."""
+    """A search with all that it has done (`searches.as_history`)."""
 
     row: SearchRow
     trials: list[SearchTrialRow]

@@ -254,15 +254,27 @@ def history(session: Session, scope: Scope, search_id: str) -> list[Trial]:
     row, report = SearchTrialRow, SearchReportRow
     columns = (row.number, row.values, row.state, row.scores, row.attrs)
     query = select(*columns).where(row.search_id == search_id).order_by(row.number)
-    found = [
-        Trial(number, values, TrialState(state), scores, attrs=attrs)
-        for number, values, state, scores, attrs in session.execute(query)
-    ]
-    by_number = {trial.number: trial for trial in found}
     reported = select(report.number, report.resource, report.value)
     reported = reported.where(report.search_id == search_id).order_by(report.seq)
-    for number, resource, value in session.execute(reported):
-        by_number[number].reports[resource] = math.nan if value is None else value
+    return as_history(session.execute(query).all(), session.execute(reported).all())
+
+
+def as_history(trials: Sequence[Any], reports: Sequence[Any]) -> list[Trial]:
+    """From rows of trials, by number from 0, and of reports in their order, or the columns of these
+    that `history` reads."""
+    found = [
+        Trial(
+            number=row.number,
+            values=row.values,
+            state=TrialState(row.state),
+            scores=None if row.scores is None else [float(score) for score in row.scores],
+            attrs=row.attrs,
+        )
+        for row in trials
+    ]
+    for report in reports:
+        value = math.nan if report.value is None else report.value
+        found[report.number].reports[report.resource] = value
     return found
 
 

@@ -169,7 +169,7 @@ class TestAsha:
 
     @on_sqlite
     def test_overshooting_a_rung_reveals_nothing(self, bench: Bench) -> None:
-        """A trial goes on until its supervisor sees the pause: what it reports meanwhile counts
+        """A trial continues until its supervisor sees the pause: what it reports meanwhile counts
         when it is promoted, as if it had stopped in time."""
         given = {"pruner": ASHA, "max_trials": 12, **TEMPLATE}
         bench.worker.steps = 90

@@ -1,8 +1,17 @@
-"""One run for each job and for each search, whoever creates it."""
+"""One run for each job and for each search, whoever creates it, and how it ends."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Final
 
-from worker.tracking.trackers import NewRun, RunRef, Tracker
+from service.contract.states import JobState
+from worker.tracking.trackers import NewRun, RunRef, RunStatus, Tracker
+
+STATUS: Final[Mapping[str, RunStatus]] = {
+    JobState.SUCCEEDED: "FINISHED",
+    JobState.FAILED: "FAILED",
+    JobState.CANCELLED: "KILLED",
+}
+"""Of the run of a job or a search that has ended so."""
 
 
 def adopted(tracker: Tracker, run: NewRun, adopt: Callable[[RunRef], str | None]) -> str | None:

@@ -23,7 +23,6 @@ from worker.tracking.search_content import Progress
 from worker.tracking.trackers import (
     NewRun,
     RunRef,
-    RunStatus,
     Tracker,
     TrackerRejectedError,
     TrackerUnreachableError,
@@ -36,11 +35,6 @@ _TRIALS_PER_PAGE: Final = 500
 _SYNC_SECONDS: Final = 120.0
 _FIRST_RETRY, _LAST_RETRY = 10.0, 600.0
 _GIVE_UP_AFTER: Final = 7 * 86400.0
-_STATUS: Final[dict[JobState, RunStatus]] = {
-    JobState.SUCCEEDED: "FINISHED",
-    JobState.FAILED: "FAILED",
-    JobState.CANCELLED: "KILLED",
-}
 _log = structlog.get_logger(__name__)
 
 
@@ -146,7 +140,7 @@ def _set_status(database: Database, tracker: Tracker, search: TrackedSearch, run
             tracker.reopen(run_id, search_content.END_TAGS)
         else:
             tags = search_content.end_tags(now)
-            tracker.end(run_id, _STATUS[now.state], now.ended_at, tags)
+            tracker.end(run_id, runs.STATUS[now.state], now.ended_at, tags)
         before, now = now, _load(database, search.id)
         if now is None or now.ended_at == before.ended_at:
             return

@@ -31,7 +31,6 @@ from worker.tracking.trackers import (
     NewRun,
     NullTracker,
     RunRef,
-    RunStatus,
     Tracker,
     TrackerRejectedError,
     TrackerUnreachableError,
@@ -46,11 +45,6 @@ _EXIT_SECONDS: Final = 8.0
 _SYNC_SECONDS: Final = 120.0
 _FIRST_RETRY, _LAST_RETRY = 10.0, 600.0
 _GIVE_UP_AFTER: Final = 7 * 86400.0
-_STATUS: Final[dict[str, RunStatus]] = {
-    JobState.SUCCEEDED: "FINISHED",
-    JobState.FAILED: "FAILED",
-    JobState.CANCELLED: "KILLED",
-}
 _log = structlog.get_logger(__name__)
 
 
@@ -199,7 +193,7 @@ class _Shipper:
                 self._tracker.reopen(run_id, run_content.END_TAGS)
             else:
                 self._tracker.end(
-                    run_id, _STATUS[job.state], job.ended_at, run_content.end_tags(job)
+                    run_id, runs.STATUS[job.state], job.ended_at, run_content.end_tags(job)
                 )
             now = self._load()
             if now is None or now.ended_at == job.ended_at:

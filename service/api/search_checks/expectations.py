@@ -27,7 +27,7 @@ def warnings(search: SearchSpec) -> list[SpecWarning]:
 
 def of_refused(fault: Fault) -> SpecWarning:
     """For values at the ends of ranges that exclude each other."""
-    message = f"{fault.message}: trials with such values fail, and the search goes on"
+    message = f"{fault.message}: trials with such values fail, and the search continues"
     return SpecWarning(path=fault.path, code="values_exclude_each_other", message=message)
 
 

@@ -11,6 +11,7 @@ from rich.text import Text
 from service import units
 from service.cli import output
 from service.cli.client import Json
+from service.cli.live_display import Quiet
 from service.cli.result import STATE_STYLES, short_id
 from service.cli.search import curve, time_left, trial_table, words
 from service.cli.search.snapshots import ROWS, Snapshot
@@ -96,19 +97,6 @@ class Display(Protocol):
     def say(self, text: str) -> None: ...
 
 
-class _Quiet:
-    """Nothing to set up and nothing to clear away."""
-
-    def say(self, text: str) -> None:
-        output.note(text)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return
-
-
 class LiveTable:
     """The trials and the curve, drawn over at each look."""
 
@@ -132,7 +120,7 @@ class LiveTable:
         self._live.update(group, refresh=True)
 
 
-class Lines(_Quiet):
+class Lines(Quiet):
     """For a log or a pipe: a line for each trial that ends, and one when the counts change."""
 
     def __init__(self, console: Console) -> None:
@@ -164,7 +152,7 @@ class Lines(_Quiet):
             yield f"trial {number} {trial['state']}: {what}  {words.values(trial, names)}"
 
 
-class JsonLines(_Quiet):
+class JsonLines(Quiet):
     """The search's page on stdout each time it changed."""
 
     def __init__(self) -> None:

@@ -64,7 +64,7 @@ class _Halving(_Pruner):
         "Default: the first evaluation.",
     )
     reduction_factor: int = Field(
-        3, ge=2, le=100, description="One of so many trials goes on from a rung to the next."
+        3, ge=2, le=100, description="One of so many trials continues from a rung to the next."
     )
 
 

@@ -150,7 +150,7 @@ class SearchSpec(SpecModel):
     )
     on_failure: Literal["skip", "stop"] = Field(
         "skip",
-        description="What a failed trial means: the search goes on without it, or ends.",
+        description="What a failed trial means: the search continues without it, or ends.",
     )
     best: BestSpec = Field(default_factory=KeepBest, description="What becomes of the best trial.")
 
