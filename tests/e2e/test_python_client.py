@@ -93,6 +93,14 @@ def test_several_jobs_at_once(stack: Stack, python: Path, examples: Path, tiny_m
     assert re.search(r"^job-\w+ is the best$", out, re.MULTILINE)
 
 
+def test_a_search(stack: Stack, python: Path, examples: Path, tiny_model: Path) -> None:
+    out = run(python, examples, stack, "search.py", "found", str(tiny_model))
+    assert re.findall(r"^(\d) +(?:complete|pruned) ", out, re.MULTILINE) == list("012345")
+    assert re.search(r"^trial \d is the best$", out, re.MULTILINE)
+    assert (examples / "found" / "model" / "model.safetensors").is_file()
+    assert "plotly" in (examples / "found" / "history.html").read_text()
+
+
 def test_the_notebook(stack: Stack, python: Path, examples: Path, tiny_model: Path) -> None:
     out = run(python, examples, stack, "-c", EXECUTE, MODEL, str(tiny_model))
     assert "job " in out
@@ -107,9 +115,9 @@ def test_types_of_the_wheel_are_strict(stack: Stack, python: Path, examples: Pat
     """As a user checks them: from the installed package, without this project's settings."""
     mypy = (str(BIN / "mypy"), "--strict", "--config-file=", "--cache-dir=/dev/null")
     done = subprocess.run(
-        [*mypy, f"--python-executable={python}", "train.py", "sweep.py"],
+        [*mypy, f"--python-executable={python}", "train.py", "sweep.py", "search.py"],
         cwd=examples,
         capture_output=True,
         text=True,
     )
-    assert done.stdout == "Success: no issues found in 2 source files\n"
+    assert done.stdout == "Success: no issues found in 3 source files\n"
