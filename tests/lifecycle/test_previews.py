@@ -109,6 +109,7 @@ class TestBesideATraining:
         ]
         assert get(stack.database, training).epoch == 2
 
+    @pytest.mark.heavy  # as a preview whose worker is killed, below
     def test_a_killed_one_costs_the_training_nothing(self, stack: Stack) -> None:
         training = self.train(stack)
         first = stack.start_worker("--queues", "preview", "--name", "first")

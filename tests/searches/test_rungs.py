@@ -183,7 +183,10 @@ class TestAsha:
         assert [t.state for t in bench.trials(late)] == [t.state for t in bench.trials(whole)]
 
     @on_sqlite
-    @pytest.mark.parametrize(("seed", "limit"), [(0, None), (1, None), (0, 5)])
+    @pytest.mark.parametrize(
+        ("seed", "limit"),
+        [(0, None), pytest.param(1, None, marks=pytest.mark.heavy), (0, 5)],
+    )
     def test_a_reconciler_that_was_away_decides_the_same(
         self, bench: Bench, seed: int, limit: int | None
     ) -> None:

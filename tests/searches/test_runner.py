@@ -19,6 +19,10 @@ from tests.searches.simulated_worker import missing_column
 from tests.support.databases import on_sqlite
 from tests.support.job_rows import get, put
 
+# Of each, tests/studies compares the trials after a crash before every one of them.
+SELDOM = ("random", "qmc", "cmaes")
+SAMPLERS = ["tpe", *(pytest.param(name, marks=pytest.mark.heavy) for name in SELDOM)]
+
 
 @on_sqlite
 class TestTrials:
@@ -133,7 +137,7 @@ class TestParallel:
 
 @on_sqlite
 class TestCrashes:
-    @pytest.mark.parametrize("sampler", ["tpe", "random", "qmc", "cmaes"])
+    @pytest.mark.parametrize("sampler", SAMPLERS)
     def test_a_runner_that_remembers_nothing_makes_the_same_trials(
         self, bench: Bench, sampler: str
     ) -> None:

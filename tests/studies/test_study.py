@@ -98,6 +98,10 @@ GP: Pair = (
 
 each_sampler = pytest.mark.parametrize("name", FAST)
 whether_it_crashes = pytest.mark.parametrize("crashes", [False, True])
+# What one object gives is shown by the faster samplers and for one objective.
+seldom_without_crashes = pytest.mark.parametrize(
+    "crashes", [pytest.param(False, marks=pytest.mark.heavy), True]
+)
 
 
 def optimized(pair: Pair, trials: int, *, before: list[dict[str, Any]] | None = None) -> Any:
@@ -122,7 +126,7 @@ class TestOneTrialAfterTheOther:
         search = Search(FAST[name][0], crashes=crashes)
         assert searched(search, 30) == optimized(FAST[name], 30)
 
-    @whether_it_crashes
+    @seldom_without_crashes
     def test_gp(self, crashes: bool) -> None:
         assert searched(Search(GP[0], crashes=crashes), 8) == optimized(GP, 8)
 
@@ -246,7 +250,7 @@ class TestSeveralTrialsAtOnce:
             at_once(one, 30, lambda values: [loss(values)])
         assert search.values == params(study)
 
-    @whether_it_crashes
+    @seldom_without_crashes
     def test_gp(self, crashes: bool) -> None:
         search, study = Search(GP[0], crashes=crashes), plain_study(GP[1]())
         for one in (Ours(search), Plain(study)):
@@ -267,7 +271,7 @@ class TestSeveralObjectives:
         ],
         ids=["tpe", "tpe-group", "nsgaii", "random", "qmc", "gp"],
     )
-    @whether_it_crashes
+    @seldom_without_crashes
     def test_they_too(self, pair: Pair, trials: int, crashes: bool) -> None:
         search = Search(pair[0], objectives=LOSS_AND_F1, crashes=crashes)
         study = plain_study(pair[1](), directions=["minimize", "maximize"])
@@ -316,7 +320,7 @@ class TestPruning:
         ids=["median", "median-options", "patience"],
     )
     @pytest.mark.parametrize("name", ["tpe", "cmaes-options", "nsgaii"])
-    @whether_it_crashes
+    @seldom_without_crashes
     def test_the_same_trials_end_at_the_same_step(
         self, spec: PrunerSpec, make: Callable[[], Any], name: str, crashes: bool
     ) -> None:

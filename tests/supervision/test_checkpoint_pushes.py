@@ -210,7 +210,9 @@ class TestEverySave:
         assert first["last-checkpoint/optimizer.pt"] == b"state 1"
         assert training.titles == [f"Training in progress, step {step}" for step in (1, 2)]
 
-    @pytest.mark.parametrize("strategy", ["checkpoint", "all_checkpoints"])
+    @pytest.mark.parametrize(
+        "strategy", ["checkpoint", pytest.param("all_checkpoints", marks=pytest.mark.heavy)]
+    )
     def test_checkpoints_go_along(self, make: Make, strategy: str) -> None:
         training = make(strategy=strategy)
 
