@@ -1,13 +1,14 @@
 """The first thing that each process of the service does."""
 
-from service import inherited_secrets
+from service import inherited_secrets, own_packages
 from service.prctl import forbid_inspection
 from service.settings import get_settings
 
 
 def begin() -> None:
-    """Read the secrets that the parent has passed on, and keep them from other processes of this
-    user. Before anything is forked or started."""
+    """Find our own packages first; read the secrets that the parent has passed on, and keep them
+    from other processes of this user. Before anything is forked or started."""
+    own_packages.come_first()
     inherited_secrets.adopt()
     if not get_settings().allow_debuggers:
         forbid_inspection()

@@ -1,8 +1,9 @@
-"""`python -m worker`: one worker of the data plane, until SIGTERM or Ctrl-C."""
+"""What `finetune worker` starts."""
 
 import argparse
 import os
 import sys
+from typing import Final
 
 from service import process_start
 from service.contract.routing import (
@@ -15,9 +16,11 @@ from service.contract.routing import (
 from service.home import make_private
 from service.settings import get_settings
 
+_DESCRIPTION: Final = "One worker of the data plane, until SIGTERM or Ctrl-C."
+
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m worker", description=__doc__)
+    parser = argparse.ArgumentParser(prog="finetune worker", description=_DESCRIPTION)
     parser.add_argument(
         "--queues",
         default=f"{CPU_QUEUE},{GPU_QUEUE}",

@@ -10,6 +10,7 @@ from typing import Any, Final
 import structlog
 from celery import signals
 from celery.app.amqp import AMQP
+from celery.loaders.app import AppLoader
 from kombu.connection import Connection
 
 from service import broker, logging
@@ -43,6 +44,12 @@ class _Amqp(AMQP):
     Connection = _Connection
 
 
+class _Loader(AppLoader):
+    def import_from_cwd(self, module: str, **_: object) -> Any:
+        """Celery's own looks into the current folder first, as do all imports inside of it."""
+        return self.import_module(module)
+
+
 _settings = get_settings()
 SHUTDOWN = Shutdown()
 
@@ -51,6 +58,7 @@ app = broker.make_app(
     _settings.redis_url.get_secret_value() if _settings.redis_url else "redis://", publisher=False
 )
 app.amqp_cls = _Amqp
+app.loader_cls = _Loader
 app.conf.update(
     imports=["worker.run"],
     # The job's row decides who runs it, so a message is done as soon as a worker reads it.

@@ -3,13 +3,13 @@
 import json
 import os
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Query
 
+from service import own_packages
 from service.api.body import parse_json
 from service.api.dependencies import DatabaseDep, SettingsDep
 from service.api.errors import (
@@ -151,8 +151,8 @@ def _spec(task: Any, dataset: dict[str, Any]) -> JobSpec:
 def _run(request: dict[str, Any]) -> dict[str, Any]:
     """The output of a process that may crash or be killed."""
     environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    module = ("worker.processes.parent_death", str(os.getpid()), "worker.tasks.check_file")
-    command = [sys.executable, "-m", *module]
+    module = "worker.tasks.check_file"
+    command = own_packages.python("worker.processes.parent_death", str(os.getpid()), module)
     try:
         ended = subprocess.run(
             command,

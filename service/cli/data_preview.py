@@ -4,13 +4,12 @@ import importlib.util
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from service import escaping, inherited_secrets
+from service import escaping, inherited_secrets, own_packages
 from service.cli import local_files, output, whole_folder
 from service.cli.client import Client, Json
 from service.cli.exit_codes import UsageError
@@ -84,12 +83,12 @@ def _download(client: Client, file_id: str, folder: Path) -> Path:
 def _run(spec: Json, rows: int, folder: Path) -> Json:
     request = {"spec": spec, "rows": rows, "cache_dir": str(_cache(folder))}
     (folder / "preview.json").write_text(json.dumps(request), encoding="utf-8")
-    # With -P no module of this folder is imported; it ends with this process.
+    # It ends with this process.
     module = ["worker.processes.parent_death", str(os.getpid()), "worker.stages.local_preview"]
     environment, secrets = hub_environment()
     with inherited_secrets.pipe(secrets) as (variables, descriptors):
         done = subprocess.run(
-            [sys.executable, "-P", "-m", *module, str(folder)],
+            own_packages.python(*module, str(folder)),
             env={**environment, **variables, "CUDA_VISIBLE_DEVICES": ""},
             pass_fds=descriptors,
             stdin=subprocess.DEVNULL,

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from service import own_packages
 from service.cli.exit_codes import UsageError
 
 _NEEDED = ("torch", "transformers", "accelerate", "pynvml", "psutil")
@@ -41,5 +42,5 @@ def doctor(
     options = ["--quick"] * quick + ["--json"] * as_json
     options += [part for name in only or [] for part in ("--only", name)]
     options += ["--report", str(report)] if report is not None else []
-    # Replaced, not imported: the control plane never loads torch. -P: this folder holds no modules.
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "worker.doctor", *options])
+    # Replaced, not imported: the control plane never loads torch.
+    os.execv(sys.executable, own_packages.python("worker.doctor", *options))

@@ -3,7 +3,6 @@
 import importlib.util
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from service import inherited_secrets
+from service import inherited_secrets, own_packages
 from service.cli.exit_codes import UsageError
 from service.cli.hub_environment import hub_environment
 from service.contract.inference import Answers, InferenceRequest, Rows
@@ -48,11 +47,10 @@ class Model:
     """A model that is loaded in another process; use as a context manager."""
 
     def __init__(self, request: InferenceRequest, device: str) -> None:
-        # -P: the current folder holds no modules.
         environment, secrets = _environment(device)
         with inherited_secrets.pipe(secrets) as (variables, descriptors):
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "worker.inference"],
+                own_packages.python("worker.inference"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env=environment | variables,

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 import uvicorn
 
-from service import logging, process_start
+from service import logging, own_packages, process_start
 from service.cli import output
 from service.cli.exit_codes import UsageError
 from service.cli.stack.addresses import check_address
@@ -99,9 +99,9 @@ def reconciler() -> None:
 
 
 def worker(context: typer.Context) -> None:
-    """Run a worker; the options are those of `python -m worker --help`."""
+    """Run a worker; the options are those of `finetune worker --help`."""
     # Replaced, not imported: the control plane never loads what a worker needs.
-    os.execv(sys.executable, [sys.executable, "-m", "worker", *context.args])
+    os.execv(sys.executable, own_packages.python("worker", *context.args))
 
 
 def require_schema(database: Database) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from service import own_packages
 from service.contract.states import Stage
 from service.settings import Settings
 from worker.processes.stage_environment import stage_environment, stage_secrets
@@ -34,6 +35,22 @@ class TestStageEnvironment:
         monkeypatch.setenv("HF_HOME", "elsewhere")
         home = stage_environment(settings, Stage.PREPARE, project_id="other")["HF_HOME"]
         assert home == str(settings.cache_dir / "projects" / "other" / "huggingface")
+
+    def test_of_the_search_path_it_has_the_folders_that_it_may_read(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Behind ours: what depends on the current folder, and what the sandbox hides, is not."""
+        ours, shown = str(own_packages.FOLDER), tmp_path / "shown"
+        (tmp_path / "link").symlink_to(shown)
+        given = f":{tmp_path / 'hidden'}:relative:{sys.prefix}/lib/more:{tmp_path / 'link'}:"
+        monkeypatch.setenv("PYTHONPATH", given)
+        settings = Settings(home=tmp_path, sandbox_read=[shown])
+        environment = stage_environment(settings, Stage.TRAIN)
+        assert environment["PYTHONSAFEPATH"] == "1"
+        found = environment["PYTHONPATH"].split(":")
+        assert found == [ours, f"{sys.prefix}/lib/more", str(tmp_path / "link")]
+        unconfined = stage_environment(Settings(home=tmp_path, sandbox="off"), Stage.TRAIN)
+        assert str(tmp_path / "hidden") in unconfined["PYTHONPATH"]
 
     @pytest.mark.parametrize(
         ("own", "expected"),

@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
+from service import own_packages
 from tests.support import mlflow_server
 
 _API = "/api/2.0/mlflow"
@@ -32,6 +34,18 @@ class TestToken:
 
     def test_health_alone_is_open(self, mlflow_uri: str) -> None:
         assert httpx.get(f"{mlflow_uri}/health").text == "OK"
+
+
+class TestStart:
+    def test_uvicorn_does_not_look_into_the_current_folder(self, mlflow_uri: str) -> None:
+        """Its own default of `--app-dir` puts that first on its path."""
+        port = mlflow_uri.rpartition(":")[2]
+        (words,) = (
+            each.info["cmdline"]
+            for each in psutil.process_iter(["cmdline"])
+            if {"worker.tracking.mlflow_app:app", port} <= {*(each.info["cmdline"] or ())}
+        )
+        assert words[words.index("--app-dir") + 1] == str(own_packages.FOLDER)
 
 
 class TestFiles:

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import IO, Final
 
 import psutil
 
+from service import own_packages
 from service.prctl import adopt_orphans
 
 _TAIL_CHARACTERS: Final = 1500
@@ -53,15 +53,9 @@ def run(
     earlier = set(descendants())
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
-            [
-                sys.executable,
-                "-P",
-                "-m",
-                "worker.processes.parent_death",
-                str(os.getpid()),
-                module,
-                *arguments,
-            ],
+            own_packages.python(
+                "worker.processes.parent_death", str(os.getpid()), module, *arguments
+            ),
             cwd=folder,
             env={**os.environ, **environment},
             stdin=subprocess.DEVNULL,

@@ -17,6 +17,7 @@ from pathlib import Path
 from traceback import print_exc
 from typing import Final, NoReturn, Self
 
+from service import own_packages
 from service.prctl import adopt_orphans, die_with_parent
 from worker.doctor import jobs, processes, run_check
 from worker.doctor.processes import Done
@@ -74,7 +75,7 @@ class Warm:
     def _start(self) -> subprocess.Popen[bytes]:
         module = ["worker.processes.parent_death", str(os.getpid()), "worker.doctor.warm"]
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", *module, *self._imports],
+            own_packages.python(*module, *self._imports),
             bufsize=0,
             env={**os.environ, **self._environment},
             stdin=subprocess.PIPE,

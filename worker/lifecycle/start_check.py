@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -11,7 +10,7 @@ from typing import Any, Final
 
 import structlog
 
-from service import child_environment, inherited_secrets
+from service import child_environment, inherited_secrets, own_packages
 
 log = structlog.get_logger(__name__)
 
@@ -56,12 +55,12 @@ class StartCheck:
         self._on_report(report)
 
     def _check(self) -> subprocess.CompletedProcess[str]:
-        module = ["-P", "-m", "worker.processes.parent_death", str(os.getpid())]
+        command = own_packages.python("worker.processes.parent_death", str(os.getpid()))
         environment, adopted = child_environment.split(os.environ)
         secrets = {**inherited_secrets.received(), **adopted}
         with inherited_secrets.pipe(secrets) as (variables, descriptors):
             return subprocess.run(
-                [sys.executable, *module, *self._command],
+                [*command, *self._command],
                 env=environment | variables,
                 pass_fds=descriptors,
                 stdin=subprocess.DEVNULL,

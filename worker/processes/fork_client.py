@@ -21,7 +21,7 @@ import structlog
 
 import service
 import worker
-from service import inherited_secrets
+from service import inherited_secrets, own_packages
 from service.contract.states import Stage
 from service.prctl import adopt_orphans
 from service.settings import Settings
@@ -167,11 +167,8 @@ class ForkClient:
         self._server = None
 
     def _why_not_fork(self, wanted: Launch) -> str | None:
-        is_module = wanted.command[:3] == [sys.executable, "-P", "-m"]
-        if not is_module:
+        if wanted.command[:4] not in [own_packages.python(module) for module in self._modules]:
             return "the command is not a stage"
-        if wanted.command[3] not in self._modules:
-            return f"{wanted.command[3]} is not a stage"
         changed = lasting(wanted.environment).items() ^ self._environment.items()
         if changed:
             # Only their names: the operator may have put a secret into a value.
@@ -188,7 +185,7 @@ class _Server:
         with theirs:
             self._process = subprocess.Popen(
                 [
-                    *(sys.executable, "-P", "-m", "worker.stages.fork_server"),
+                    *own_packages.python("worker.stages.fork_server"),
                     *(str(theirs.fileno()), *imports, _ROOM),
                 ],
                 env={**environment, **FORKABLE},

@@ -1,29 +1,28 @@
 """The command line of a stage's process."""
 
-import sys
 from pathlib import Path
 
+from service import own_packages
 from service.contract.stages import StageRequest
 from service.contract.states import Stage
 from worker.processes.fork_protocol import LAUNCHER, PREDICTOR
 
 
 def stage_command(request: StageRequest, request_file: Path) -> list[str]:
-    """With -P, because files in the working directory are data and must not be imported."""
     module, processes = f"worker.stages.{request.stage}", request.spec.resources.processes
     command = [module, str(request_file)]
     if request.stage is Stage.TRAIN and processes > 1:
         command = [LAUNCHER, str(processes), *command]
-    return [sys.executable, "-P", "-m", *command]
+    return own_packages.python(*command)
 
 
 def push_command(request_file: Path) -> list[str]:
-    return [sys.executable, "-P", "-m", "worker.stages.push", str(request_file)]
+    return own_packages.python("worker.stages.push", str(request_file))
 
 
 def predictor_command(request_file: Path) -> list[str]:
-    return [sys.executable, "-P", "-m", PREDICTOR, str(request_file)]
+    return own_packages.python(PREDICTOR, str(request_file))
 
 
 def preview_command(request_file: Path) -> list[str]:
-    return [sys.executable, "-P", "-m", "worker.stages.preview", str(request_file)]
+    return own_packages.python("worker.stages.preview", str(request_file))

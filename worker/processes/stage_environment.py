@@ -3,15 +3,17 @@
 import os
 import site
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from service import child_environment
+from service import child_environment, own_packages
 from service.contract import project_cache
 from service.contract.roles import DEFAULT_PROJECT
 from service.contract.states import Stage
 from service.settings import Settings
 from worker.processes import allocator
+from worker.sandbox import layers, machine
 
 # Of compilers: one job's code must not run in another's, so each stage has its own.
 _SHARED_CACHES: Final = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
@@ -41,6 +43,9 @@ def stage_environment(
     for temporary files, which is its home, too.
     """
     environment = child_environment.split(_given(settings, stage))[0] | _ours(gpus)
+    environment |= own_packages.variables(
+        environment.get(own_packages.SEARCH_PATH, ""), partial(_may_read, settings)
+    )
     own_home = str(project_cache.of(settings.cache_dir, project_id) / project_cache.HF_HOME)
     # The default project shares the operator's, which no other project's stage may change.
     if project_id != DEFAULT_PROJECT or "HF_HOME" not in environment:
@@ -73,6 +78,15 @@ def _given(settings: Settings, stage: Stage) -> dict[str, str]:
     proxies = child_environment.proxies(os.environ) if stage is not Stage.TRAIN else {}
     kept = allowed | proxies
     return {name: value for name, value in kept.items() if name not in _SHARED_CACHES}
+
+
+def _may_read(settings: Settings, folder: Path) -> bool:
+    """Whether a stage's view shows `folder` of PYTHONPATH. Of one that it does not show, the fork
+    server could import a package whose remaining files the stage may not open."""
+    shown = (*machine.installed(), *settings.sandbox_read)
+    return not layers.used(settings) or any(
+        folder.resolve().is_relative_to(each.resolve()) for each in shown
+    )
 
 
 def _ours(gpus: Sequence[str]) -> dict[str, str]:

@@ -1,10 +1,10 @@
 """The command that starts another one within a view."""
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from service import own_packages
 from worker.sandbox.view import View
 
 
@@ -18,7 +18,7 @@ def confined(command: list[str], view: View | None) -> Iterator[tuple[list[str],
     try:
         os.write(writer, view.to_json().encode())
         os.close(writer)
-        program = [sys.executable, "-P", "-m", "worker.sandbox.run_confined", str(reader)]
+        program = own_packages.python("worker.sandbox.run_confined", str(reader))
         yield [*program, *command], (reader,)
     finally:
         os.close(reader)

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-import service
-import worker
+from service import own_packages
 
 # Of /etc only what programs and libraries read: an operator may keep secrets there.
 _ETC: Final = (
@@ -30,21 +29,24 @@ def readable(environment: Mapping[str, str]) -> Iterator[Path]:
     """`environment`: of the stage; libraries that it names are readable."""
     yield from map(Path, _SYSTEM)
     yield from (Path("/etc") / name for name in _ETC)
-    yield from map(Path, {sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix})
-    yield Path(site.getusersitepackages())
-    for package in (service, worker):
-        yield from map(Path, package.__path__)
+    yield from installed()
     for name in (*_FILES_IN, *_FOLDERS_IN):
         for value in environment.get(name, "").replace(" ", os.pathsep).split(os.pathsep):
             if value.startswith("/"):
                 yield Path(value)
 
 
+def installed() -> Iterator[Path]:
+    """Python, what is installed for it, and our own packages: a stage imports the same copies."""
+    yield from map(Path, {sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix})
+    yield Path(site.getusersitepackages())
+    yield from (own_packages.FOLDER / name for name in ("service", "worker"))
+
+
 def import_folders() -> tuple[Path, ...]:
     """Where the service's own packages lie: in a source tree, next to files that are not a stage's
     business."""
-    packages = (service, worker)
-    return tuple({Path(folder).parent for each in packages for folder in each.__path__})
+    return (own_packages.FOLDER,)
 
 
 def devices(*, with_gpus: bool) -> tuple[Path, ...]:

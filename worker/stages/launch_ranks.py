@@ -21,7 +21,7 @@ from typing import Final, NoReturn
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from service import inherited_secrets
+from service import inherited_secrets, own_packages
 from service.contract.events import Failed
 from service.contract.failures import Failure, FailureCode
 from service.contract.stages import EVENT_FD_VARIABLE
@@ -139,7 +139,7 @@ class _Ranks:
 
 def new_interpreter(words: list[str], variables: Mapping[str, str]) -> int:
     """Start a rank in a new interpreter, which has to import everything."""
-    command = ["-P", "-m", "worker.processes.parent_death", str(os.getpid()), *words]
+    command = own_packages.python("worker.processes.parent_death", str(os.getpid()), *words)
     # Each rank inherits the event pipe and the locks on the GPUs.
     os.set_inheritable(int(os.environ[EVENT_FD_VARIABLE]), True)
     secrets = inherited_secrets.received()
@@ -148,7 +148,7 @@ def new_interpreter(words: list[str], variables: Mapping[str, str]) -> int:
         for descriptor in descriptors:
             os.set_inheritable(descriptor, True)
         return subprocess.Popen(
-            [sys.executable, *command],
+            command,
             env={**seen, **variables, **passed},
             stdin=subprocess.DEVNULL,
             close_fds=False,

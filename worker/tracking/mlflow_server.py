@@ -14,6 +14,8 @@ from typing import Any, Final
 from mlflow import server
 from mlflow.cli import cli
 
+from service import own_packages
+
 _MLFLOW_APP: Final = "mlflow.server.fastapi_app:app"
 _OUR_APP: Final = "worker.tracking.mlflow_app:app"
 
@@ -22,10 +24,13 @@ def _exec(command: Sequence[object], *, extra_env: Mapping[str, str], **_: Any) 
     words = [_OUR_APP if word == _MLFLOW_APP else str(word) for word in command]
     if _OUR_APP not in words:
         sys.exit("this version of MLflow starts in another way: its server would have no login")
+    # uvicorn puts a folder first on its path: the current one, unless it is given another.
+    words += ["--app-dir", str(own_packages.FOLDER)]
     os.execvpe(words[0], words, {**os.environ, **extra_env})
 
 
 def main() -> None:
+    own_packages.come_first()
     os.umask(0o077)
     if not hasattr(server, "_exec_cmd"):
         sys.exit("this version of MLflow starts in another way: its server would have no login")

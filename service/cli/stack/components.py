@@ -1,7 +1,6 @@
 """The components of the embedded stack: how each is started and when it is ready."""
 
 import secrets
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import httpx
 import redis
 from sqlalchemy import select
 
-from service import child_environment, private_file
+from service import child_environment, own_packages, private_file
 from service.cli.stack.processes import Part
 from service.contract.routing import GPU_QUEUE
 from service.store.database import Database, db_now
@@ -40,7 +39,7 @@ class Layout:
         return child_environment.allowed(self.environ)
 
     def python(self, module: str, *arguments: str) -> list[str]:
-        return [sys.executable, *self.options, "-m", module, *arguments]
+        return own_packages.python(module, *arguments, options=self.options)
 
 
 def valkey(layout: Layout, url: str) -> Part:
@@ -90,7 +89,7 @@ def mlflow(layout: Layout, host: str, port: int) -> Part:
     return Part(
         name="mlflow",
         argv=[
-            *(sys.executable, "-m", "worker.tracking.mlflow_server"),
+            *own_packages.python("worker.tracking.mlflow_server"),
             *("--host", host, "--port", str(port), "--workers", "1"),
             *("--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}"),
             *("--artifacts-destination", str(folder / "artifacts")),

@@ -2,10 +2,10 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
+from service import own_packages
 from service.cli.exit_codes import UsageError
 
 _SECONDS: Final = 60.0
@@ -23,7 +23,7 @@ def found_devices(environ: Mapping[str, str]) -> list[dict[str, Any]]:
     """What a worker with this environment registers; UsageError if it cannot be listed."""
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "worker.devices.gpus"],
+            own_packages.python("worker.devices.gpus"),
             env=dict(environ),
             capture_output=True,
             text=True,

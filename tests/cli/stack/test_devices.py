@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from service import own_packages
 from service.cli import up
 from service.cli.exit_codes import UsageError
 from service.cli.stack import orphans
@@ -29,7 +30,7 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     real = subprocess.run
 
     def run(command: list[str], **options: Any) -> Any:
-        assert command[1:] == ["-m", "worker.devices.gpus"]
+        assert command == own_packages.python("worker.devices.gpus")
         options["env"] = {**options["env"], "PYTHONPATH": str(ROOT)}
         return real([sys.executable, "-c", _TWO_GPUS], **options)
 

@@ -2,10 +2,10 @@
 
 import json
 import subprocess
-import sys
 import time
 from pathlib import Path
 
+from service import own_packages
 from service.contract.stages import StageRequest
 from service.contract.states import Stage
 from service.settings import Settings
@@ -70,7 +70,7 @@ def _run(start: _RecordingStart, environment: dict[str, str], folder: Path) -> t
     )
     file = folder / "request.json"
     file.write_text(request.model_dump_json(), encoding="utf-8")
-    command = [sys.executable, "-P", "-m", _MODULE, str(file)]
+    command = own_packages.python(_MODULE, str(file))
     started = time.monotonic()
     with Child(command, environment, folder, folder / "log", start=start) as child:
         while not child.at_end:

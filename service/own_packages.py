@@ -1,0 +1,43 @@
+"""Where Python finds the service's packages, in this process and in those that it starts.
+
+`service`, `worker` and `migrations` are names that other packages have too. Installed, they lie in
+`finetune_service`, a name of our own; in a checkout, in its top folder. This folder comes first on
+the path of each of our processes, and the folder that a process is started in is not on it.
+"""
+
+import os
+import site
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+FOLDER: Final = Path(__file__).resolve().parents[1]
+"""Behind every link, so that a running service does not follow one that is changed."""
+SEARCH_PATH: Final = "PYTHONPATH"
+SAFE_PATH: Final = "PYTHONSAFEPATH"
+
+
+def come_first() -> None:
+    """In this process, and in all that inherit its environment. Before anything is started."""
+    given = os.environ.get(SEARCH_PATH, "")
+    os.environ |= variables(given)
+    relative = (Path(folder) for folder in given.split(os.pathsep) if given)
+    by_current_folder = {str(f.absolute()) for f in relative if not f.is_absolute()}
+    unwanted = {str(FOLDER), *by_current_folder} - set(site.getsitepackages())
+    sys.path[:] = [str(FOLDER), *(entry for entry in sys.path if entry not in unwanted)]
+
+
+def variables(search_path: str, admits: Callable[[Path], bool] = bool) -> dict[str, str]:
+    """For a process that is started: our folder, then those of `search_path`, which has the form of
+    PYTHONPATH. Those that `admits` refuses are left out, and those that depend on the current
+    folder: an empty one is the current folder itself."""
+    folders = [Path(folder) for folder in search_path.split(os.pathsep)]
+    others = [f for f in folders if f.is_absolute() and f.resolve() != FOLDER and admits(f)]
+    return {SEARCH_PATH: os.pathsep.join(map(str, [FOLDER, *others])), SAFE_PATH: "1"}
+
+
+def python(module: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:
+    """The command line of a process of ours. With -P, because files in its working directory are
+    data and must not be imported."""
+    return [sys.executable, "-P", *options, "-m", module, *arguments]
