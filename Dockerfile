@@ -20,6 +20,8 @@ ENV PATH=/opt/finetune/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PIP_NO_CACHE_DIR=1 \
     PIP_DISABLE_PIP_VERSION_CHECK=1 \
+    PYTHONPATH=/opt/finetune/packages \
+    PYTHONSAFEPATH=1 \
     FINETUNE_HOME=/var/lib/finetune \
     FINETUNE_LOG_FORMAT=json
 # A named volume takes owner and mode from the folder on which it is first mounted, so create them.
@@ -27,7 +29,9 @@ RUN useradd --system --uid 10001 --home-dir /var/lib/finetune --shell /usr/sbin/
     && install -d -o finetune -g finetune -m 0700 \
         /var/lib/finetune /var/lib/finetune-secrets /var/lib/mlflow-secrets /var/lib/mlflow \
     && install -d -o finetune -g finetune -m 0755 /var/lib/postgres-secrets \
-    && python3 -m venv /opt/finetune
+    && python3 -m venv /opt/finetune \
+    # Where the service's own packages will lie, for `python -m worker` and health checks.
+    && ln -s "$(echo /opt/finetune/lib/python3*/site-packages)/finetune_service" /opt/finetune/packages
 WORKDIR /opt/finetune/src
 # Dependencies before sources: this layer is reused until the requirements change.
 COPY requirements ./requirements

@@ -34,7 +34,7 @@ help: ## Show this list
 ##@ Run
 
 demo: $(VENV)/.demo ## Fine-tune a small model from start to end; KEEP=1 leaves the service running
-	$(BIN)/python examples/demo.py $(if $(KEEP),--keep)
+	$(BIN)/python -m examples.demo $(if $(KEEP),--keep)
 
 up: $(VENV)/.demo ## Run the whole service on this machine until Ctrl-C
 	$(BIN)/finetune up $(ARGS)
@@ -82,7 +82,7 @@ bench: $(VENV)/.dev ## Run a benchmark; without NAME, list them. NAME=training_s
 	$(BIN)/python -m benchmarks $(NAME) $(ARGS)
 
 docs: $(VENV)/.dev ## Regenerate docs/training-options.md from the tables in service/contract
-	$(BIN)/python scripts/training_options.py > docs/training-options.md
+	$(BIN)/python -m scripts.training_options > docs/training-options.md
 
 client-types: $(VENV)/.dev ## Regenerate client/finetune_client/types.py from the OpenAPI document
 	$(BIN)/python -m scripts.client_types > types.new

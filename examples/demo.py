@@ -23,7 +23,7 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
-from service import units
+from service import own_packages, units
 from service.cli import history, live_display, result, spec_check, watch
 from service.cli.client import Client
 from service.cli.exit_codes import FAILED, INTERRUPTED
@@ -74,7 +74,7 @@ def stack(*, keep: bool) -> Iterator[lock.StackAddress]:
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "service.cli", "up", "--port", "0", "--mlflow-port", "0"],
+            own_packages.python("service.cli", "up", "--port", "0", "--mlflow-port", "0"),
             env=environment(),
             stdin=subprocess.DEVNULL,
             stdout=out,
@@ -118,7 +118,10 @@ def client_of(address: lock.StackAddress) -> Client:
 def environment() -> dict[str, str]:
     """Without the settings of the user's own service, which the demo must not touch."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("FINETUNE_")}
-    return inherited | {
+    search_path = own_packages.variables(os.environ.get(own_packages.SEARCH_PATH, ""))
+    return {
+        **inherited,
+        **search_path,
         "FINETUNE_HOME": str(HOME),
         "FINETUNE_MODEL_ROOTS": str(model_folder().parent),
     }

@@ -1,6 +1,6 @@
 """Generates docs/training-options.md from the tables that the service itself uses.
 
-`python scripts/training_options.py` prints it, `make docs` writes the file, and a test compares
+`python -m scripts.training_options` prints it, `make docs` writes the file, and a test compares
 both.
 """
 

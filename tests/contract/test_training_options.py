@@ -78,7 +78,7 @@ class TestDocument:
     def test_it_is_what_the_tables_say(self) -> None:
         """`make docs` writes it anew."""
         made = subprocess.run(
-            [sys.executable, "scripts/training_options.py"],
+            [sys.executable, "-m", "scripts.training_options"],
             cwd=ROOT,
             capture_output=True,
             check=True,

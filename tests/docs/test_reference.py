@@ -112,7 +112,7 @@ class TestCommandLine:
         shown = set(
             re.findall(r"python -m ((?:service|worker|chaos|benchmarks)[\w.]*)", EVERYTHING)
         )
-        assert {"chaos", "worker.devices.gpus"} <= shown
+        assert {"chaos", "chaos.exact_resume"} <= shown
         assert [name for name in sorted(shown) if find_spec(name) is None] == []
 
     def test_the_workflows_call_make_targets(self) -> None:
