@@ -118,10 +118,9 @@ def client_of(address: lock.StackAddress) -> Client:
 def environment() -> dict[str, str]:
     """Without the settings of the user's own service, which the demo must not touch."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("FINETUNE_")}
-    search_path = own_packages.variables(os.environ.get(own_packages.SEARCH_PATH, ""))
     return {
         **inherited,
-        **search_path,
+        **own_packages.variables(os.environ),
         "FINETUNE_HOME": str(HOME),
         "FINETUNE_MODEL_ROOTS": str(model_folder().parent),
     }

@@ -13,6 +13,7 @@ from service import own_packages
 from tests.support import strange_modules
 
 ROOT: Final = Path(__file__).resolve().parents[1]
+_OURS_ALONE: Final = {"PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
 _SHOWN: Final = """
 import json, os, sys
 from service import own_packages
@@ -27,7 +28,7 @@ class TestPython:
         strange_modules.write_ours(tmp_path)
         (tmp_path / "celery.py").symlink_to(tmp_path / "worker" / "__init__.py")
         command = own_packages.python("worker", "--help")
-        environment = {**os.environ, **own_packages.variables("")}
+        environment = {**os.environ, **own_packages.variables({})}
         done = subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
         )
@@ -43,22 +44,19 @@ class TestPython:
 class TestVariables:
     @pytest.mark.parametrize("given", ["", ".", "lib", ":", "lib:./more", f"{ROOT}", f":{ROOT}:"])
     def test_what_depends_on_the_current_folder_is_left_out(self, given: str) -> None:
-        assert own_packages.variables(given) == {
-            "PYTHONPATH": str(ROOT),
-            "PYTHONSAFEPATH": "1",
-        }
+        assert own_packages.variables({"PYTHONPATH": given}) == _OURS_ALONE
 
     def test_ours_come_before_those_of_the_shell(self, tmp_path: Path) -> None:
         given = f"/lib/python:.:{tmp_path}"
-        found = own_packages.variables(given)["PYTHONPATH"]
+        found = own_packages.variables({"PYTHONPATH": given})["PYTHONPATH"]
         assert found == f"{ROOT}:/lib/python:{tmp_path}"
 
     def test_a_link_to_ours_is_not_another_folder(self, tmp_path: Path) -> None:
         (tmp_path / "link").symlink_to(ROOT)
-        assert own_packages.variables(str(tmp_path / "link"))["PYTHONPATH"] == str(ROOT)
+        assert own_packages.variables({"PYTHONPATH": str(tmp_path / "link")}) == _OURS_ALONE
 
     def test_folders_can_be_refused(self) -> None:
-        found = own_packages.variables("/a:/b", lambda folder: folder == Path("/b"))
+        found = own_packages.variables({"PYTHONPATH": "/a:/b"}, lambda f: f == Path("/b"))
         assert found["PYTHONPATH"] == f"{ROOT}:/b"
 
 

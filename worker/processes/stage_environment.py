@@ -43,9 +43,7 @@ def stage_environment(
     for temporary files, which is its home, too.
     """
     environment = child_environment.split(_given(settings, stage))[0] | _ours(gpus)
-    environment |= own_packages.variables(
-        environment.get(own_packages.SEARCH_PATH, ""), partial(_may_read, settings)
-    )
+    environment |= own_packages.variables(environment, partial(_may_read, settings))
     own_home = str(project_cache.of(settings.cache_dir, project_id) / project_cache.HF_HOME)
     # The default project shares the operator's, which no other project's stage may change.
     if project_id != DEFAULT_PROJECT or "HF_HOME" not in environment:

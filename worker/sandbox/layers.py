@@ -1,5 +1,6 @@
 """Which layers this machine has, and what a stage could do where one of them is missing."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from typing import Final
 
 import structlog
 
+from service import own_packages
 from service.settings import Settings
 from worker.sandbox import landlock, machine
 from worker.sandbox.confined_command import confined
@@ -89,6 +91,7 @@ def _has_namespaces() -> bool:
         try:
             done = subprocess.run(
                 command,
+                env={**os.environ, **own_packages.variables(os.environ)},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
