@@ -15,7 +15,7 @@ from service.contract.routing import WAKE_TASK, gpus_of
 from service.contract.spec import SPEC_VERSION
 from service.contract.states import ENDED, JobState
 from service.settings import Settings, get_settings
-from service.store import claims, jobs, predictions, previews, searches
+from service.store import claims, jobs, predictions, previews, searches, waiting_jobs
 from service.store.claims import Claim
 from service.store.database import Database, is_outage
 from service.store.models import JobRow
@@ -26,6 +26,7 @@ from worker.devices.gpus import Device, gpus
 from worker.processes import allocator, fork_client, spawn
 from worker.processes.fork_client import ForkClient
 from worker.processes.spawn import Start
+from worker.supervision import host_lack
 from worker.supervision.predictions import Predictions
 from worker.supervision.previews import Previews
 from worker.supervision.supervisor import Supervisor
@@ -148,6 +149,8 @@ class JobRunner:
     def _claim(
         self, worker_id: str, job_id: str, queue: str, gpus: tuple[str, ...]
     ) -> Claim | None:
+        if self._is_lacking(job_id, gpus):
+            return None
         claimed: Claim | None = None
         try:
             with self.database.write() as session:
@@ -164,6 +167,17 @@ class JobRunner:
                 raise
             return self._settled(claimed)
         return claimed
+
+    def _is_lacking(self, job_id: str, gpus: tuple[str, ...]) -> bool:
+        """Whether this host still lacks what it lacked at the job's last attempt, which then waits
+        for another look."""
+        with self.database.read() as session:
+            lack = waiting_jobs.lack(session, job_id)
+        if lack is None or not host_lack.is_lasting(lack, self.settings.home, gpus):
+            return False
+        with self.database.write() as session:
+            waiting_jobs.postpone(session, job_id)
+        return True
 
     def _settled(self, claimed: Claim) -> Claim | None:
         """The claim, if its COMMIT reached the database; asks until the lease would expire."""
