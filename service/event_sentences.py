@@ -76,6 +76,10 @@ def _ended_badly(data: Json, what: str) -> str:
 
 def _released(data: Json, attempt: int) -> str:
     what = f"the worker stopped attempt {attempt} of {data['stage']}"
+    failure = data.get("failure")
+    if failure:
+        text = f"{what} ({failure['code']}): {failure['message'].rstrip('.')}"
+        return f"{text}. {failure['action']}"
     if data.get("to") == JobState.PAUSED:
         return f"{what}; the job is paused"
     return f"{what}; the job waits for another one"

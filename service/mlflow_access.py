@@ -94,6 +94,10 @@ _ALLOWED: Final = {
             ],
             "PATCH": ["2 mlflow/logged-models/*"],
             "PUT": ["2 mlflow-artifacts/artifacts/**"],
+            # Files of one run, of a deleted job.
+            "DELETE": [
+                *("2 mlflow-artifacts/artifacts/*/*/artifacts/**", "2 mlflow/logged-models/*"),
+            ],
         }
     ),
 }

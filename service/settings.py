@@ -83,6 +83,11 @@ class Settings(BaseSettings):
         description="Holds the token of the tracking server; `up` makes it. With it the API serves "
         "MLflow at /mlflow/ to whoever has a key.",
     )
+    mlflow_on_delete: Literal["keep_metrics", "delete_run", "keep"] = Field(
+        "keep_metrics",
+        description="Of the runs of deleted jobs and searches: remove the files, remove the run "
+        "with its metrics, too, or leave everything.",
+    )
     mlflow_public_uri: str | None = Field(
         None, description="Where users reach it; default: /mlflow/ of the API, or mlflow_uri."
     )

@@ -15,6 +15,13 @@ _FIRST_LINE_LIMIT = 500
 _MOST_TEXT: Final = 4_000
 _MOST_DETAILS: Final = 64_000
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
+_BUSY_TEXT: Final = re.compile(
+    # cudaErrorDevicesUnavailable (46), of a GPU in exclusive mode or while its driver resets it.
+    r"devices? (?:is|are|\(s\) is/are) busy or unavailable|cudaErrorDevicesUnavailable|"
+    # torch's own RuntimeError where its processes share tensors by files.
+    r"Too many open files"
+)
 _NO_THREAD_TEXT: Final = "can't start new thread"
 _FULL_TEXT = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
 _MEMORY_TEXT = re.compile(
@@ -65,7 +72,7 @@ def from_exception(error: BaseException) -> Failure:
     the host and the reason.
     """
     for link in causes(error):
-        for classify in (nccl_cause, _limit, _disk, _memory, _hub, _network, _device):
+        for classify in (nccl_cause, _limit, _disk, _lack, _memory, _hub, _network, _device):
             code = classify(link)
             if code is FailureCode.NETWORK:
                 return Failure.of(code, mask(unreachable.sentence(error, describe(link))))
@@ -122,6 +129,7 @@ _LEADS: Final = {
     FailureCode.OUT_OF_MEMORY: "The worker ran out of memory",
     FailureCode.DEVICE_ERROR: "The device reported an error",
     FailureCode.SHARED_MEMORY_FULL: "The processes of the training had too little shared memory",
+    FailureCode.INSUFFICIENT_RESOURCES: "The worker's machine lacks something that others use now",
     FailureCode.GPU_USED_TWICE: "Two processes of the training were given the same GPU",
     FailureCode.HUB_UNAUTHORIZED: "The Hub did not accept the token (401)",
     FailureCode.HUB_FORBIDDEN: "The Hub refused access (403)",
@@ -161,6 +169,13 @@ def _limit(error: BaseException) -> FailureCode | None:
 def _disk(error: BaseException) -> FailureCode | None:
     full = getattr(error, "errno", None) in _FULL or _FULL_TEXT.search(str(error))
     return FailureCode.DISK_FULL if full else None
+
+
+def _lack(error: BaseException) -> FailureCode | None:
+    """Open files, and a GPU that another process has for itself."""
+    no_files = getattr(error, "errno", None) in _NO_FILES
+    busy = isinstance(error, RuntimeError) and _BUSY_TEXT.search(str(error))
+    return FailureCode.INSUFFICIENT_RESOURCES if no_files or busy else None
 
 
 def nccl_cause(error: BaseException) -> FailureCode | None:

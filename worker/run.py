@@ -15,7 +15,15 @@ from service.contract.routing import WAKE_TASK, gpus_of
 from service.contract.spec import SPEC_VERSION
 from service.contract.states import ENDED, JobState
 from service.settings import Settings, get_settings
-from service.store import claims, jobs, predictions, previews, searches
+from service.store import (
+    claims,
+    jobs,
+    mlflow_removals,
+    predictions,
+    previews,
+    searches,
+    waiting_jobs,
+)
 from service.store.claims import Claim
 from service.store.database import Database, is_outage
 from service.store.models import JobRow
@@ -26,10 +34,11 @@ from worker.devices.gpus import Device, gpus
 from worker.processes import allocator, fork_client, spawn
 from worker.processes.fork_client import ForkClient
 from worker.processes.spawn import Start
+from worker.supervision import host_lack
 from worker.supervision.predictions import Predictions
 from worker.supervision.previews import Previews
 from worker.supervision.supervisor import Supervisor
-from worker.tracking import search_shipper, shipper
+from worker.tracking import run_removal, search_shipper, shipper
 from worker.tracking.trackers import Tracker
 
 log = structlog.get_logger(__name__)
@@ -75,6 +84,14 @@ class JobRunner:
         with structlog.contextvars.bound_contextvars(search_id=search_id):
             try:
                 search_shipper.sync(self.database, self.tracker, search_id)
+            except SQLAlchemyError as error:
+                log.error("database.unreachable", error=str(error.__cause__ or error))
+
+    def remove_run(self, run_id: str) -> None:
+        """Remove from MLflow what is scheduled of this run."""
+        with structlog.contextvars.bound_contextvars(run_id=run_id):
+            try:
+                run_removal.remove(self.database, self.tracker, self.settings, run_id)
             except SQLAlchemyError as error:
                 log.error("database.unreachable", error=str(error.__cause__ or error))
 
@@ -148,6 +165,8 @@ class JobRunner:
     def _claim(
         self, worker_id: str, job_id: str, queue: str, gpus: tuple[str, ...]
     ) -> Claim | None:
+        if self._is_lacking(job_id, gpus):
+            return None
         claimed: Claim | None = None
         try:
             with self.database.write() as session:
@@ -164,6 +183,17 @@ class JobRunner:
                 raise
             return self._settled(claimed)
         return claimed
+
+    def _is_lacking(self, job_id: str, gpus: tuple[str, ...]) -> bool:
+        """Whether this host still lacks what it lacked at the job's last attempt, which then waits
+        for another look."""
+        with self.database.read() as session:
+            lack = waiting_jobs.lack(session, job_id)
+        if lack is None or not host_lack.is_lasting(lack, self.settings.home, gpus):
+            return False
+        with self.database.write() as session:
+            waiting_jobs.postpone(session, job_id)
+        return True
 
     def _settled(self, claimed: Claim) -> Claim | None:
         """The claim, if its COMMIT reached the database; asks until the lease would expire."""
@@ -245,7 +275,7 @@ def predictor() -> Predictions:
 
 @app.task(name=WAKE_TASK, bind=True)
 def wake(self: Any, job_id: str) -> None:
-    """`job_id`: of a job, a preview, a prediction or a search."""
+    """`job_id`: of a job, a preview, a prediction, a search, or a run in MLflow."""
     queues = list(app.amqp.queues.consume_from)
     if predictions.is_id(job_id):
         predictor().wake(self.request.hostname, queues)
@@ -254,6 +284,8 @@ def wake(self: Any, job_id: str) -> None:
         job_runner().prepare_fork_server()
     elif searches.is_id(job_id):
         job_runner().ship_search(job_id)
+    elif mlflow_removals.is_id(job_id):
+        job_runner().remove_run(mlflow_removals.run_of(job_id))
     else:
         predictor().close()  # the job may need its device
         job_runner().wake(job_id, self.request.hostname, queues)

@@ -316,6 +316,7 @@ FailureCode = TypeAliasType(
         "device_error",
         "shared_memory_full",
         "gpu_used_twice",
+        "insufficient_resources",
         "sandbox_incomplete",
         "stage_untrustworthy",
         "timeout",
@@ -1653,7 +1654,15 @@ class UploadDataset(Model):
 
 WaitingReason = TypeAliasType(
     "WaitingReason",
-    Literal["backoff", "no_worker", "busy_workers", "over_quota", "paused", "queued"],
+    Literal[
+        "backoff",
+        "no_worker",
+        "busy_workers",
+        "over_quota",
+        "insufficient_resources",
+        "paused",
+        "queued",
+    ],
 )
 
 
@@ -2888,7 +2897,7 @@ class Waiting(Model):
 
     reason: WaitingReason
     """
-    `backoff`: an attempt failed and is repeated at `until`; `no_worker`: no live worker can run it; `busy_workers`: all that can are busy; `over_quota`: the project has as many GPUs as it may; `paused`: until you resume it; `queued`: a worker is free and takes the jobs of the queue in order.
+    `backoff`: an attempt failed and is repeated at `until`; `no_worker`: no live worker can run it; `busy_workers`: all that can are busy; `over_quota`: the project has as many GPUs as it may; `insufficient_resources`: the worker's machine lacked what the job needs (disk, memory, open files, a free device), and a worker looks again at `until`, as long as it takes, which counts as no retry; `paused`: until you resume it; `queued`: a worker is free and takes the jobs of the queue in order.
     """
     message: str
     """
@@ -2900,7 +2909,7 @@ class Waiting(Model):
     """
     until: AwareDatetime | None = None
     """
-    Of `backoff`: when the retry starts.
+    Of `backoff` and `insufficient_resources`: when it is tried again.
     """
     attempt: int | None = None
     """

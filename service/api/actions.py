@@ -176,7 +176,8 @@ def publish_job(
 def delete_job(
     visitor: JobsWrite, job_id: JobId, database: DatabaseDep, settings: SettingsDep
 ) -> JobDeleted:
-    """Deletes its files, history and metrics; its run in MLflow and its repository on the Hub stay.
+    """Deletes its files, history and metrics. The files of its run in MLflow follow; the run itself
+    stays unless the operator has set it otherwise, and so does its repository on the Hub.
 
     409 when the job has not ended; 404 when it does not exist, or was deleted before.
     """

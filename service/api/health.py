@@ -11,9 +11,12 @@ from service.api.dependencies import Services, ServicesDep
 from service.api.errors import NotReadyError
 from service.api.openapi import problems
 from service.api.schemas.system import Live, Ready
+from service.contract.failures import FailureCode
 from service.jobs import disk_space
-from service.store import schema
+from service.jobs.disk_space import Space
+from service.store import job_counts, schema
 from service.store.database import Database
+from service.store.scope import EVERYTHING
 
 router = APIRouter(prefix="/health", tags=["operations"])
 _log = structlog.stdlib.get_logger(__name__)
@@ -21,6 +24,7 @@ _log = structlog.stdlib.get_logger(__name__)
 
 # Coroutines, and a thread of its own: other requests may have taken all the others.
 _THREAD: Final = CapacityLimiter(2)
+_LOW: Final = "low"
 
 
 @router.get("/live", summary="Liveness")
@@ -31,9 +35,11 @@ async def get_liveness() -> Live:
 
 @router.get("/ready", summary="Readiness", responses=problems(503))
 async def get_readiness(services: ServicesDep) -> Ready:
-    """503 names the components that are not ready: `database`, `broker`, `disk`."""
+    """503 names the components that are not ready: `database`, `broker`, `disk`. With 200, `disk`
+    begins with `low` while jobs wait for space."""
     parts = await to_thread.run_sync(_parts, services, limiter=_THREAD)
-    missing = [f"{part} {state}" for part, state in parts.items() if state != "ok"]
+    is_ready = ("ok", _LOW)
+    missing = [f"{part} {state}" for part, state in parts.items() if not state.startswith(is_ready)]
     if missing:
         raise NotReadyError("; ".join(missing) + ".", parts=parts)
     return Ready(parts=parts)
@@ -44,8 +50,18 @@ def _parts(services: Services) -> dict[str, str]:
     return {
         "database": _database(services.database),
         "broker": "ok" if services.dispatcher.ping() else "unreachable",
-        "disk": f"full: {space}" if space.is_short else "ok",
+        "disk": f"full: {space}" if space.is_short else _disk(services.database, space),
     }
+
+
+def _disk(database: Database, space: Space) -> str:
+    try:
+        with database.read() as session:
+            waiting = job_counts.waiting_for_host(session, EVERYTHING)[FailureCode.DISK_FULL]
+    except SQLAlchemyError:  # which `database` says
+        return "ok"
+    jobs = "1 job waits" if waiting == 1 else f"{waiting} jobs wait"
+    return f"{_LOW}: {jobs} for space; {space}" if waiting else "ok"
 
 
 def _database(database: Database) -> str:

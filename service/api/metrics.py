@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 from service.api.dependencies import DatabaseDep, SettingsDep
 from service.api.openapi import problems
 from service.api.visitor import NEEDS_METRICS
+from service.contract.failures import RULES
 from service.contract.routing import CPU_QUEUE, GPU_QUEUE
 from service.contract.states import ENDED, JobState
 from service.store import fair_shares, job_counts, predictions, previews, projects, queries
@@ -23,6 +24,9 @@ MOST_PROJECTS: Final = 100
 """With labels of their own: each has a series for every state."""
 OTHER_PROJECTS: Final = "(other)"
 """No project can be called so."""
+
+
+_LACKS: Final = "Jobs that wait because their worker's machine lacks something, by code."
 
 
 class Metrics:
@@ -57,15 +61,18 @@ class _JobCollector(Collector):
         with self.database.read() as session:
             jobs = job_counts.by_project(session, EVERYTHING)
             depths = job_counts.queue_depths(session, EVERYTHING)
+            lacking = job_counts.waiting_for_host(session, EVERYTHING)
             unfinished = previews.unfinished(session, EVERYTHING)
             asked = predictions.unfinished(session, EVERYTHING)
             workers = len(queries.live_workers(session, self.live_seconds))
             gpus = fair_shares.gpus_in_use(session.connection())
             names = {row.id: row.name for row in projects.list_all(session, EVERYTHING)}
         states = {state.value: 0 for state in JobState} | sum(jobs.values(), Counter[str]())
+        lacks = {code.value: 0 for code, rule in RULES.items() if rule.is_lack}
         queues = {CPU_QUEUE: 0, GPU_QUEUE: 0} | depths
         yield _gauge("finetune_jobs", "Jobs by state.", "state", states)
         yield _gauge("finetune_queue_depth", "Jobs that wait, by queue.", "queue", queues)
+        yield _gauge("finetune_jobs_waiting_for_host", _LACKS, "code", lacks | lacking)
         yield _gauge("finetune_previews", "Unfinished previews by state.", "state", unfinished)
         yield _gauge("finetune_predictions", "Unfinished predictions by state.", "state", asked)
         yield GaugeMetricFamily("finetune_workers", "Live workers.", value=workers)

@@ -68,8 +68,8 @@ def extend_search(
 def delete_search(
     visitor: JobsWrite, search_id: SearchId, database: DatabaseDep, settings: SettingsDep
 ) -> SearchDeleted:
-    """Deletes it and the jobs of its trials with their files; what is in MLflow and on the Hub
-    stays.
+    """Deletes it and the jobs of its trials with their files; the files of their runs in
+    MLflow follow. What is on the Hub stays.
 
     409 when it has not ended, when one of its jobs runs again, and when a job that has not ended
     begins with the model of one; 404 when it does not exist, or was deleted before.

@@ -123,7 +123,10 @@ def _queued(waiting: _Queued, fleet: Fleet) -> Found:
 def _backoff(job: JobRow, failure: dict[str, Any] | None, settings: Settings) -> Waiting:
     waiting = _waiting(job, (WaitingReason.BACKOFF, "waiting for a retry"), failure, settings)
     waiting.until = job.not_before
-    if waiting.failure is not None:
+    if waiting.failure is not None and waiting.failure.is_lack:
+        waiting.reason = WaitingReason.INSUFFICIENT_RESOURCES
+        waiting.message = f"waits for the worker's machine: {_phrase(waiting.failure.message)}"
+    elif waiting.failure is not None:
         retry = f"retry {waiting.attempt} of {waiting.of}"
         waiting.message = f"{retry}: {_phrase(waiting.failure.message)}"
     return waiting
@@ -139,6 +142,8 @@ def _waiting(
     )
     if failure is not None:
         waiting.failure = Failure.model_validate(failure)
+        if waiting.failure.is_lack:
+            return waiting
         is_crash = RULES[waiting.failure.code].is_crash
         waiting.attempt = job.crash_count if is_crash else job.retry_count
         waiting.of = settings.crash_limit - 1 if is_crash else job.max_retries

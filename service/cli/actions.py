@@ -62,7 +62,7 @@ def clone_job(
 
 
 def delete_job(job_id: str, *, json: output.AsJson = False) -> None:
-    """Delete an ended job with its files; its MLflow run and Hub repository stay."""
+    """Delete an ended job with its files, in MLflow too; its Hub repository stays."""
     with Client.from_environment() as client:
         deleted = client.delete_job(client.job_id(job_id))
     if json:

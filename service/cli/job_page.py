@@ -148,6 +148,8 @@ def _outcome(event: Json) -> str:
     if event["type"] in ("attempt_failed", "lease_expired"):
         return str(failure["code"]) if failure else "failed"
     if event["type"] == "released":
+        if failure:
+            return str(failure["code"])
         return "paused" if event["data"].get("to") == JobState.PAUSED else "given back"
     return "cancelled" if event["type"] == "cancelled" else "finished"
 

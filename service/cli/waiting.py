@@ -41,6 +41,7 @@ def _start(until: str | None, now: datetime | None) -> str:
     return f" in {units.duration(seconds)}" if seconds >= 0.5 else " now"
 
 
+_LACKS = {"insufficient_resources": "machine full"}
 _BRIEF = {"no_worker": "no worker", "busy_workers": "workers busy"}
 
 
@@ -60,6 +61,8 @@ def state(job: Json, now: datetime) -> str:
 def _brief_reason(job: Json, now: datetime) -> str:
     waiting = job.get("waiting") or {}
     until = waiting.get("until")
+    if waiting.get("reason") in _LACKS:
+        return f": {_LACKS[waiting['reason']]}"
     if until:
         return f": retry in {units.brief(units.seconds_until(until, now))}"
     found = _BRIEF.get(waiting.get("reason", ""))

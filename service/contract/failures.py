@@ -1,5 +1,6 @@
 """Every way an attempt can end badly: what state follows, whether a retry helps, what to do."""
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -45,6 +46,7 @@ class FailureCode(StrEnum):
     DEVICE_ERROR = "device_error"
     SHARED_MEMORY_FULL = "shared_memory_full"
     GPU_USED_TWICE = "gpu_used_twice"
+    INSUFFICIENT_RESOURCES = "insufficient_resources"
     SANDBOX_INCOMPLETE = "sandbox_incomplete"
     STAGE_UNTRUSTWORTHY = "stage_untrustworthy"
     # Limits and requests of the user.
@@ -81,6 +83,9 @@ class FailureRule:
     state: JobState = JobState.FAILED
     is_crash: bool = False
     """It does not count against `max_retries` as long as the job makes progress in between."""
+    is_lack: bool = False
+    """The host lacks it now, whoever uses it: the job waits until there is enough, and nothing
+    counts against it."""
 
 
 RULES: Final[dict[FailureCode, FailureRule]] = {
@@ -196,6 +201,9 @@ RULES: Final[dict[FailureCode, FailureRule]] = {
         retryable=False,
         action="Free space under FINETUNE_HOME, then `finetune retry JOB`. A lower "
         "`save_total_limit` keeps fewer checkpoints.",
+        while_retrying="The job continues by itself once there is space under FINETUNE_HOME: "
+        "delete jobs or files. A lower `save_total_limit` keeps fewer checkpoints.",
+        is_lack=True,
     ),
     FailureCode.DISK_LIMIT: FailureRule(
         retryable=False,
@@ -248,6 +256,14 @@ RULES: Final[dict[FailureCode, FailureRule]] = {
         action="Name each GPU once in the worker's CUDA_VISIBLE_DEVICES, and no two slices of "
         "one GPU (MIG) for one job; then `finetune retry JOB`. `finetune doctor` shows "
         "what the worker sees.",
+    ),
+    FailureCode.INSUFFICIENT_RESOURCES: FailureRule(
+        retryable=False,
+        action="Give the worker's machine more of what the message names, or end what else uses "
+        "it; then `finetune retry JOB`.",
+        while_retrying="The job continues by itself once the machine has enough: end what else "
+        "uses it, or wait.",
+        is_lack=True,
     ),
     FailureCode.SANDBOX_INCOMPLETE: FailureRule(
         retryable=False,
@@ -344,6 +360,19 @@ class Failure(BaseModel):
         """A failure with the action that its code prescribes, or a more exact one."""
         action = action or RULES[code].action
         return cls(code=code, message=message, action=action, details=details)
+
+    @property
+    def is_lack(self) -> bool:
+        """Whether the host lacks something now that it can have later: `bytes_needed` of the
+        details are not more than its `bytes_total`."""
+        return RULES[self.code].is_lack and (
+            self.bytes_of("bytes_needed") <= self.bytes_of("bytes_total", math.inf)
+        )
+
+    def bytes_of(self, name: str, otherwise: float = 0) -> float:
+        """A number of the details, which a stage may have reported."""
+        value = self.details.get(name)
+        return value if isinstance(value, int) else otherwise
 
 
 class StageError(Exception):

@@ -20,6 +20,11 @@ def retrying(failure: Failure, wait_seconds: float) -> Failure:
     return _with_action(failure, f"{wait}{action}")
 
 
+def waiting(failure: Failure) -> Failure:
+    """The host lacks what the attempt needs: the next one begins once it has enough."""
+    return _with_action(failure, RULES[failure.code].while_retrying)
+
+
 def paused(failure: Failure) -> Failure:
     """The attempt would be repeated, but the user has paused the job meanwhile."""
     action = RULES[failure.code].while_retrying

@@ -226,7 +226,8 @@ def _require_checkpoint(session: Session, scope: Scope, job_id: str, step: int) 
 
 
 def delete(database: Database, settings: Settings, scope: Scope, job_id: str) -> None:
-    """Delete an ended job and its folder; its run in MLflow and its repository on the Hub stay.
+    """Delete an ended job, its folder and the files of its run in MLflow; its repository on the Hub
+    stays.
 
     Raises JobNotFoundError, WrongStateError for a job that has not ended, and JobInUseError while
     one that has not ended begins with its model.

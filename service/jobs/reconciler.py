@@ -12,6 +12,7 @@ from service.settings import Settings
 from service.store import (
     endings,
     jobs,
+    mlflow_removals,
     prediction_claims,
     preview_claims,
     search_tracking,
@@ -93,6 +94,7 @@ class Reconciler:
         self._send_due()
         self._send_untracked()
         self._send_untracked_searches()
+        self._send_mlflow_removals()
 
     def _end_expired(self) -> None:
         with self._database.read() as session:
@@ -176,6 +178,17 @@ class Reconciler:
         if sent:
             with self._database.write() as session:
                 search_tracking.postpone(session, sent, self._settings.republish_seconds)
+        self._require_all(messages, sent)
+
+    def _send_mlflow_removals(self) -> None:
+        """A worker that wakes up for a run removes its files."""
+        with self._database.read() as session:
+            ids = mlflow_removals.due(session, BATCH)
+        messages = [jobs.Message(id_, CPU_QUEUE, LOWEST_PRIORITY) for id_ in ids]
+        sent = self._send(messages)
+        if sent:
+            with self._database.write() as session:
+                mlflow_removals.postpone(session, sent, self._settings.republish_seconds)
         self._require_all(messages, sent)
 
     def _send(self, messages: list[jobs.Message]) -> list[str]:

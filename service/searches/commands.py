@@ -9,7 +9,7 @@ from service.contract.states import ENDED, JobState
 from service.errors import SearchEndedError, SearchStateError
 from service.jobs import removal
 from service.settings import Settings
-from service.store import audit, jobs, lineage, quotas, searches, user_actions
+from service.store import audit, jobs, lineage, mlflow_removals, quotas, searches, user_actions
 from service.store.database import Database
 from service.store.models import SearchRow
 from service.store.scope import Scope
@@ -120,8 +120,8 @@ def extend(database: Database, scope: Scope, search_id: str, max_trials: int) ->
 
 
 def delete(database: Database, settings: Settings, scope: Scope, search_id: str) -> None:
-    """Delete an ended search and its trials' jobs with their folders; what is in MLflow and on the
-    Hub stays.
+    """Delete an ended search and its trials' jobs with their folders and their files in MLflow;
+    what is on the Hub stays.
 
     Raises SearchNotFoundError, SearchStateError for one that has not ended, or a job of which the
     user runs again, and JobInUseError while an unfinished job begins with the model of one.
@@ -139,6 +139,7 @@ def delete(database: Database, settings: Settings, scope: Scope, search_id: str)
             _remove_job(session, scope, job_id)
             for job_id, _ in searches.jobs_of(session, scope, search_id)
         ]
+        mlflow_removals.schedule(session, row.mlflow_run_id, is_final=row.tracking_final)
         session.delete(row)
     removal.remove_paths(database, settings.home, [folder for folder in folders if folder])
 

@@ -11,13 +11,14 @@ from service.contract import next_steps
 from service.contract.failures import RULES, Failure, FailureCode
 from service.contract.spec import JobSpec
 from service.contract.states import ENDED, HELD, JobState, Stage, next_stage
-from service.store import fair_shares, jobs, usage
+from service.store import fair_shares, jobs, usage, waiting_jobs
 from service.store.claims import held
 from service.store.database import db_now
 from service.store.models import AttemptRow, JobRow
 from service.store.scope import EVERYTHING
 
 MAX_BACKOFF_SECONDS = 600.0
+_FIRST_LACK_SECONDS = 5.0
 
 Outcome = Literal["finished", "failed", "cancelled", "lost", "released"]
 
@@ -117,6 +118,8 @@ def _apply(
     seconds = max(0.0, (ended_at - attempt.started_at).total_seconds())
     attempt.ended_at = ended_at
     attempt.outcome = ending.outcome
+    if _is_lack(ending):
+        attempt.outcome = "released"
     step = _next(row, ending, policy, jobs.clock(session))
     attempt.failure = _as_json(step.failure or ending.failure, row)
     session.flush()
@@ -148,6 +151,8 @@ def _next(row: JobRow, ending: Ending, policy: Policy, now: datetime) -> _Step:
     if ending.outcome == "finished":
         return _after_finish(row, ending.result or {}, now)
     if ending.failure is not None and ending.outcome in ("failed", "lost"):
+        if _is_lack(ending):
+            return _after_lack(row, ending.failure, now)
         if RULES[ending.failure.code].is_crash:
             return _after_crash(row, ending.failure, ending.outcome, policy, now)
         return _after_failure(row, ending.failure, policy, now)
@@ -180,6 +185,26 @@ def _after_failure(row: JobRow, failure: Failure, policy: Policy, now: datetime)
     reason = _as_json(told, row)
     data = {"failure": reason, "retry": False}
     return _Step(rule.state, "attempt_failed", data, {"failure": reason}, told)
+
+
+def _is_lack(ending: Ending) -> bool:
+    return ending.outcome == "failed" and ending.failure is not None and ending.failure.is_lack
+
+
+def _after_lack(row: JobRow, failure: Failure, now: datetime) -> _Step:
+    """The job waits for its host; workers look before they claim it (`waiting_jobs.lack`), so
+    that later attempts come late only where nothing tells them when the lack has ended."""
+    most = (
+        waiting_jobs.MAX_LACK_SECONDS if failure.bytes_of("bytes_needed") else MAX_BACKOFF_SECONDS
+    )
+    wait = min(most, _FIRST_LACK_SECONDS * 2 ** min(row.stage_attempt - 1, 10))
+    told = (
+        next_steps.paused(failure)
+        if _waiting(row) is JobState.PAUSED
+        else (next_steps.waiting(failure))
+    )
+    data = {"failure": _as_json(told, row), "wait_seconds": wait}
+    return _Step(_waiting(row), "released", data, _again(now, wait), told)
 
 
 def _after_crash(

@@ -1,4 +1,4 @@
-"""Counts of jobs for /metrics."""
+"""Counts of jobs for /metrics and /health."""
 
 from collections import Counter, defaultdict
 
@@ -6,7 +6,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from service.contract.states import JobState
-from service.store.models import JobRow
+from service.store.models import AttemptRow, JobRow
 from service.store.scope import Scope
 
 
@@ -31,3 +31,20 @@ def queue_depths(session: Session, scope: Scope) -> dict[str, int]:
         .group_by(JobRow.queue)
     )
     return {str(queue): count for queue, count in session.execute(statement)}
+
+
+def waiting_for_host(session: Session, scope: Scope) -> Counter[str]:
+    """Code of the lack → jobs that wait because the host of their last attempt lacks something."""
+    code = AttemptRow.failure["code"].as_string()
+    statement = (
+        select(code, func.count())
+        .join(JobRow, (JobRow.id == AttemptRow.job_id) & (JobRow.epoch == AttemptRow.epoch))
+        .where(
+            JobRow.state == JobState.QUEUED.value,
+            JobRow.stage_attempt > 0,
+            AttemptRow.outcome == "released",
+            scope.of(JobRow.project_id),
+        )
+        .group_by(code)
+    )
+    return Counter({code: count for code, count in session.execute(statement) if code is not None})

@@ -310,6 +310,19 @@ class RemovalRow(Base):
     """From then on it is swept away; whoever wrote the row may be faster."""
 
 
+class MlflowRemovalRow(Base):
+    """A run in MLflow whose files are to be removed (store/mlflow_removals.py)."""
+
+    __tablename__ = "mlflow_removals"
+
+    run_id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    job_id: Mapped[str | None] = mapped_column(String(40))
+    """Of the job that stays and whose files were removed to make room. Null: job or search is
+    deleted."""
+    created_at: Mapped[datetime]
+    retry_at: Mapped[datetime] = mapped_column(index=True)
+
+
 class IdempotencyRow(Base):
     """Written in the transaction that makes the job, so neither exists without the other."""
 

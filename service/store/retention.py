@@ -13,7 +13,7 @@ from sqlalchemy import delete, func, select, text, update
 from sqlalchemy.orm import Session
 
 from service.contract.states import ENDED, HELD, JobState, Stage
-from service.store import jobs, lineage
+from service.store import jobs, lineage, mlflow_removals
 from service.store.database import db_now
 from service.store.models import AttemptRow, CheckpointRow, FileRow, JobRow, RemovalRow
 from service.store.scope import EVERYTHING
@@ -119,6 +119,7 @@ def prune_workspace(session: Session, job: EndedJob) -> list[str]:
     # Each by its name: a retry makes new ones in the same folder.
     folders = [f"{workspace(job.id)}/attempts/{epoch}" for epoch in epochs]
     schedule_removal(session, folders)
+    mlflow_removals.schedule(session, row.mlflow_run_id, is_final=True, job_id=job.id)
     return folders
 
 

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from service.contract import next_steps
 from service.contract.failures import Failure
 from service.contract.states import STAGE_ORDER, JobState, Stage
-from service.store import follow_ups, jobs, retention
+from service.store import follow_ups, jobs, mlflow_removals, retention
 from service.store.database import db_now
 from service.store.models import ArtifactRow, JobRow
 
@@ -100,6 +100,7 @@ def remove(session: Session, row: JobRow) -> str:
     """
     folder = retention.workspace(row.id)
     retention.schedule_removal(session, [folder])
+    mlflow_removals.schedule(session, row.mlflow_run_id, is_final=row.tracking_final)
     session.delete(row)
     session.flush()
     return folder

@@ -4,15 +4,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, select, update
 from sqlalchemy.orm import Session
 
+from service.contract.failures import Failure
 from service.contract.routing import gpus_of
 from service.contract.states import JobState
-from service.store import fair_shares
+from service.store import fair_shares, jobs
+from service.store.database import db_now
 from service.store.models import AttemptRow, JobRow, ProjectRow
-from service.store.scope import Scope
+from service.store.scope import EVERYTHING, Scope
 
+MAX_LACK_SECONDS: Final = 60.0
+"""Between two looks of a worker at whether its host has what a job waits for."""
 COUNTED: Final = 1000
 """Places that are counted from the front of a queue; the jobs behind wait long anyway."""
 
@@ -86,6 +90,30 @@ def last_failures(
     )
     newest = {row.job_id: row.failure for row in session.execute(query)}
     return {job_id: failure for job_id, failure in newest.items() if failure is not None}
+
+
+def lack(session: Session, job_id: str) -> Failure | None:
+    """What the host of its last attempt lacked, of a job that waits for it."""
+    query = (
+        select(AttemptRow.failure)
+        .join(JobRow, (JobRow.id == AttemptRow.job_id) & (JobRow.epoch == AttemptRow.epoch))
+        .where(JobRow.id == job_id, JobRow.stage_attempt > 0, JobRow.state == JobState.QUEUED)
+    )
+    stored = session.scalar(query)
+    failure = None if stored is None else Failure.model_validate(stored)
+    return failure if failure is not None and failure.is_lack else None
+
+
+def postpone(session: Session, job_id: str) -> None:
+    """Its host still lacks what it needs: look again after the time that it has waited for that,
+    within bounds. Others in its queue come first meanwhile."""
+    row = jobs.lock(session, EVERYTHING, job_id, JobRow.state == JobState.QUEUED)
+    if row is None:
+        return
+    waited = (jobs.clock(session) - row.queued_at).total_seconds()
+    at = db_now(min(max(waited, 1.0), MAX_LACK_SECONDS))
+    later = update(JobRow).where(JobRow.id == job_id).values(not_before=at, next_publish_at=at)
+    session.execute(later, execution_options={"synchronize_session": False})
 
 
 def last_failure(job: JobRow, attempts: Sequence[AttemptRow]) -> dict[str, Any] | None:

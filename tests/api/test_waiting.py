@@ -9,7 +9,7 @@ from service.api import waiting
 from service.api.job_page import read_page
 from service.contract.failures import Failure, FailureCode
 from service.store import claims, endings, job_list, jobs, waiting_jobs, workers
-from service.store.database import Database
+from service.store.database import Database, db_now
 from service.store.endings import Ending, Policy
 from service.store.scope import EVERYTHING
 from tests.api.conftest import Server
@@ -45,6 +45,41 @@ def lose(server: Server, job_id: str) -> None:
     claim_job(server.database, job_id, lease_seconds=-1)
     with server.database.write() as session:
         assert endings.expire(session, job_id, POLICY) == "queued"
+
+
+class TestHostThatLacksSomething:
+    FULL = Failure.of(
+        FailureCode.DISK_FULL,
+        "The model needs 88 MiB on the disk, which has free now 60 MiB",
+        bytes_needed=88,
+        bytes_total=2000,
+    )
+
+    def test_says_what_it_lacks_and_counts_nothing(self, server: Server) -> None:
+        job_id = add_job(server.database)
+        for _ in range(3):
+            fail(server, job_id, self.FULL)
+            page = server.client.get(f"/v1/jobs/{job_id}").json()
+            found = waiting_of(server, job_id)
+            assert (page["state"], page["failure"]) == ("queued", None)
+            assert found["reason"] == "insufficient_resources"
+            assert found["message"] == (
+                "waits for the worker's machine: the model needs 88 MiB on the disk, which has "
+                "free now 60 MiB"
+            )
+            assert found["until"] == page["waits_until"]
+            assert (found["attempt"], found["of"]) == (None, None)
+            assert found["failure"]["code"] == "disk_full"
+            put(server.database, job_id, not_before=db_now(-1))
+
+    def test_readiness_and_metrics_say_so(self, server: Server) -> None:
+        fail(server, add_job(server.database), self.FULL)
+        ready = server.client.get("/health/ready")
+        assert ready.status_code == 200
+        assert ready.json()["parts"]["disk"].startswith("low: 1 job waits for space; the disk has ")
+        text = server.client.get("/metrics").text
+        assert 'finetune_jobs_waiting_for_host{code="disk_full"} 1.0' in text
+        assert 'finetune_jobs_waiting_for_host{code="insufficient_resources"} 0.0' in text
 
 
 class TestBackoff:

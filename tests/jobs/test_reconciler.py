@@ -13,7 +13,7 @@ from service.jobs.dispatch import Dispatcher
 from service.jobs.reconciler import BrokerUnreachableError, Reconciler
 from service.searches import commands
 from service.settings import Settings
-from service.store import endings, search_tracking, searches, workers
+from service.store import endings, mlflow_removals, search_tracking, searches, workers
 from service.store.database import Database, db_now
 from service.store.models import JobRow, WorkerRow
 from service.store.owner_models import DEFAULT_PROJECT
@@ -176,6 +176,24 @@ class TestStep:
             assert search_tracking.finish(session, search_id, version)
         reconciler.step()
         assert len(recorder.sent) == 2
+
+    def test_enqueues_the_removal_of_a_runs_files_until_it_is_done(
+        self, database: Database, reconciler: Reconciler, recorder: Recorder
+    ) -> None:
+        with database.write() as session:
+            mlflow_removals.schedule(session, "a1", is_final=True)
+            mlflow_removals.schedule(session, "b2", is_final=False)  # may still be sent files
+            mlflow_removals.schedule(session, None, is_final=True)
+        reconciler.step()
+        reconciler.step()
+        assert recorder.sent == [("run-a1", "cpu", 9)]
+        with database.write() as session:
+            removal = mlflow_removals.load(session, "a1")
+            assert removal is not None
+            mlflow_removals.done(session, removal)
+            mlflow_removals.postpone(session, ["run-b2"], -1)
+        reconciler.step()
+        assert recorder.sent[1:] == [("run-b2", "cpu", 9)]
 
     def test_forgets_silent_workers(self, database: Database, reconciler: Reconciler) -> None:
         with database.write() as session:

@@ -1,9 +1,9 @@
 """A stage without torch, started by the real supervisor; `metadata` directs it.
 
 `stub.<stage>`: finish (default), fail:<code>, segfault, kill, exit:<status>, hang, spin, deaf
-(ignores SIGTERM), bomb:<function of bombs.py>, chatter (invalid lines, then finish), fork (leaves a
-grandchild, then finishes), patient (until a soft stop; then one more checkpoint), stubborn (deaf
-to soft stops).
+(ignores SIGTERM), model:<parameters> (fails if the disk has no room for it), bomb:<function of
+bombs.py>, chatter (invalid lines, then finish), fork (leaves a grandchild, then finishes), patient
+(until a soft stop; then one more checkpoint), stubborn (deaf to soft stops).
 `stub.attempts`: misbehave only in that many first attempts of the stage.
 `stub.steps`, `stub.seconds`: so many steps of training (3), each after so long a sleep (0).
 """
@@ -35,6 +35,8 @@ from service.contract.stages import (
     TrainResult,
 )
 from service.contract.states import Phase, Stage
+from worker.base_model import size
+from worker.base_model.size import Size
 from worker.stages.base import Channel, run_stage
 from worker.storage import atomic_dir
 
@@ -50,6 +52,9 @@ def main(request: StageRequest, channel: Channel) -> BaseModel:
             pass
     if behaviour.startswith("bomb:"):
         runpy.run_path(str(Path(__file__).with_name("bombs.py")))[behaviour[len("bomb:") :]]()
+    if behaviour.startswith("model:"):
+        model = Size(int(behaviour[len("model:") :]), 0)
+        size.require_fits_disk(model, request.spec, request.workspace)
     if request.attempt <= int(request.spec.metadata.get("stub.attempts", "1000")):
         _behave(behaviour, request)
         _await_soft_stop(behaviour, request, channel)

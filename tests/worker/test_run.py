@@ -4,7 +4,7 @@ from service.contract.search.spec import SearchSpec
 from service.contract.states import JobState
 from service.searches import commands
 from service.settings import Settings
-from service.store import jobs, searches
+from service.store import jobs, mlflow_removals, searches
 from service.store.database import Database, db_now
 from service.store.owner_models import DEFAULT_PROJECT
 from service.store.scope import EVERYTHING
@@ -76,6 +76,16 @@ class TestWake:
             job_runner.ship_search(unknown_or_known)
         with database.read() as session:
             assert searches.get(session, EVERYTHING, search_id).tracking_final
+
+    def test_removes_the_files_of_a_deleted_jobs_run(
+        self, database: Database, job_runner: JobRunner
+    ) -> None:
+        with database.write() as session:
+            mlflow_removals.schedule(session, "a1", is_final=True)
+        for run_id in ("unknown", "a1"):
+            job_runner.remove_run(run_id)
+        with database.read() as session:
+            assert mlflow_removals.due(session, 10) == []
 
     def test_a_retry_waits_for_its_time_unrung(
         self, database: Database, job_runner: JobRunner, enqueued: list[jobs.Message]

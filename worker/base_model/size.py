@@ -9,11 +9,15 @@ import psutil
 
 from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
+from worker.devices import memory
 
+_MIB: Final = 1024**2
 _GIB: Final = 1024**3
 _BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
 _ADAM: Final = ("adamw_torch", "adamw_torch_fused")
 """Optimizers that keep two float32 numbers for each weight; of the others no lower bound is set."""
+_EVER_FREE: Final = 0.8
+"""Share of a machine's memory that may become free."""
 _CONTAINER: Final = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -36,6 +40,14 @@ class Size:
         return self.parameters * each + self.buffers
 
 
+@dataclass(frozen=True)
+class Room:
+    """Bytes."""
+
+    free: int
+    total: int
+
+
 def of_model(model: Any) -> Size:
     """Of a model without weights (on the meta device)."""
     parameters = sum(each.numel() for each in model.parameters())
@@ -56,21 +68,42 @@ def require_fits_host(size: Size, spec: JobSpec) -> None:
         raise _too_large(size, f"{_needs(size, spec, needed)}, and this machine has", there, needed)
 
 
-def require_fits_gpu(size: Size, spec: JobSpec, there: int) -> None:
-    """StageError(model_too_large) if a GPU of `there` bytes cannot hold what the training needs."""
+def require_free_memory(size: Size, spec: JobSpec) -> None:
+    """StageError(insufficient_resources) if others have too much of the machine's memory now. What
+    only fits with swap, or an idle machine, is tried all the same."""
+    there, total = memory.free_bytes(), memory.total_bytes()
     needed = size.training_bytes(spec)
-    if not _is_quantized(spec) and needed > there:
-        raise _too_large(size, f"{_needs(size, spec, needed)}, and the GPU has", there, needed)
+    if there < needed <= total * _EVER_FREE:
+        what = f"{_needs(size, spec, needed)}, and this machine has free now"
+        raise _lacking(size, what, Room(there, total), needed, "memory")
+
+
+def require_fits_gpu(size: Size, spec: JobSpec, room: Room) -> None:
+    """StageError(model_too_large) if a GPU cannot hold what the training needs,
+    StageError(insufficient_resources) if it cannot now, because others have part of it."""
+    needed = size.training_bytes(spec)
+    if _is_quantized(spec):
+        return
+    what = _needs(size, spec, needed)
+    if needed > room.total:
+        raise _too_large(size, f"{what}, and the GPU has", room.total, needed)
+    if needed > room.free:
+        what = f"{what}, and the GPU has free now"
+        raise _lacking(size, what, room, needed, "gpu_memory")
 
 
 def require_fits_disk(size: Size, spec: JobSpec, folder: Path) -> None:
-    """StageError(model_too_large) if the finished model cannot be written."""
+    """StageError(model_too_large) if the whole disk cannot hold the finished model,
+    StageError(disk_full) if it cannot now."""
     if not spec.trains or (spec.peft is not None and not spec.peft.merges):
         return
-    there, needed = shutil.disk_usage(folder).free, size.parameters * _bytes_each(spec)
-    if needed > there:
-        what = f"the finished model needs {_gib(needed)} on the disk, which has free"
-        raise _too_large(size, what, there, needed)
+    usage, needed = shutil.disk_usage(folder), size.parameters * _bytes_each(spec)
+    what = f"the finished model needs {_shown(needed)} on the disk, which has"
+    if needed > usage.total:
+        raise _too_large(size, what, usage.total, needed)
+    if needed > usage.free:
+        room = Room(usage.free, usage.total)
+        raise _lacking(size, f"{what} free now", room, needed)
 
 
 def _is_quantized(spec: JobSpec) -> bool:
@@ -79,27 +112,44 @@ def _is_quantized(spec: JobSpec) -> bool:
 
 def _needs(size: Size, spec: JobSpec, needed: int) -> str:
     if not spec.trains or spec.peft is not None:
-        return f"its weights need {_gib(needed)} of memory"
+        return f"its weights need {_shown(needed)} of memory"
     weights = size.weight_bytes(spec)
     rest = "gradients and optimizer" if spec.training.optim in _ADAM else "gradients"
     return (
-        f"its weights need {_gib(weights)} of memory and {rest} {_gib(needed - weights)} in "
+        f"its weights need {_shown(weights)} of memory and {rest} {_shown(needed - weights)} in "
         "addition"
+    )
+
+
+def _lacking(
+    size: Size, what: str, room: Room, needed: int, resource: str | None = None
+) -> StageError:
+    """The job waits until there is enough. `resource`: None for the disk."""
+    code = FailureCode.INSUFFICIENT_RESOURCES if resource else FailureCode.DISK_FULL
+    details: dict[str, Any] = {"resource": resource} if resource else {}
+    return StageError(
+        code,
+        f"The model has {size.parameters:,} parameters: {what} {_shown(room.free)}",
+        bytes_needed=needed,
+        bytes_there=room.free,
+        bytes_total=room.total,
+        **details,
     )
 
 
 def _too_large(size: Size, what: str, there: int, needed: int) -> StageError:
     return StageError(
         FailureCode.MODEL_TOO_LARGE,
-        f"The model has {size.parameters:,} parameters: {what} {_gib(there)}",
+        f"The model has {size.parameters:,} parameters: {what} {_shown(there)}",
         parameters=size.parameters,
         bytes_needed=needed,
         bytes_there=there,
     )
 
 
-def _gib(count: int) -> str:
-    return f"{count / _GIB:,.1f} GiB"
+def _shown(count: int) -> str:
+    """Two that are compared differ as numbers, too."""
+    return f"{count / _MIB:,.0f} MiB" if count < 100 * _GIB else f"{count / _GIB:,.1f} GiB"
 
 
 def host_bytes(container: Path = _CONTAINER) -> int:

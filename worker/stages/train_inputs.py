@@ -78,7 +78,7 @@ def load_parts(
     paths = FastPaths.of(recorded, ranks)
     if device.type == "cpu":
         device_lock.share_cpu(request.cache_dir / "devices")
-    _require_fits(request.spec, prepared, device)
+    _require_fits(request.spec, prepared, device, ranks, request.workspace)
     task = registry.get(request.spec.variant())
     tokenizer = transformers.AutoTokenizer.from_pretrained(
         prepared.tokenizer_dir, local_files_only=True
@@ -113,17 +113,22 @@ def load_parts(
     return Loaded(tokenizer, model, objective, sizes, paths)
 
 
-def _require_fits(spec: JobSpec, prepared: PrepareResult, device: torch.device) -> None:
-    """StageError(model_too_large) before a weight is loaded. Strategies that share the weights out
-    may keep them on the host, so they have no such limit."""
+def _require_fits(
+    spec: JobSpec, prepared: PrepareResult, device: torch.device, ranks: Ranks, workspace: Path
+) -> None:
+    """StageError before a weight is loaded: of a model that is too large, or too large now.
+    Strategies that share the weights out may keep them on the host, so they have no such limit."""
     if prepared.model_parameters is None:
         return
     known = size.Size(prepared.model_parameters, prepared.model_buffer_bytes)
+    size.require_fits_disk(known, spec, workspace)
     if device.type == "cpu":
         size.require_fits_host(known, spec)
+        if ranks.is_main_process:  # the others may be loading already
+            size.require_free_memory(known, spec)
     elif isinstance(spec.resources.chosen_strategy, DDPSpec):
-        total = torch.cuda.get_device_properties(device).total_memory
-        size.require_fits_gpu(known, spec, int(total))
+        free, total = torch.cuda.mem_get_info(device)
+        size.require_fits_gpu(known, spec, size.Room(int(free), int(total)))
 
 
 def _load_model(

@@ -30,7 +30,7 @@ from worker.processes.spawn import Start
 from worker.processes.stage_environment import stage_environment, stage_secrets
 from worker.sandbox import layers
 from worker.storage import atomic_dir
-from worker.supervision import project_access, stage_request, stage_views
+from worker.supervision import host_lack, project_access, stage_request, stage_views
 from worker.supervision.checkpoint_pushes import NO_PUSHES, CheckpointPusher, CheckpointPushes
 from worker.supervision.event_recorder import EventRecorder
 from worker.supervision.hang_detector import cpu_seconds
@@ -112,13 +112,25 @@ class Supervisor:
             return Ending.released()
         except (OSError, ValueError) as error:
             log.exception("stage.start_failed")
-            return Ending.failed(failures.from_exception(error))
+            return Ending.failed(self._failure_of(error))
         shipping = BackgroundShipper(self._database, self._tracker, claim.job_id, workspace)
         with_access = self._with(settings)
         pushes = with_access._pushes(claim, request)
         recording = EventRecorder(self._database, claim, workspace, pushes=pushes)
         with recording as recorder, shipping, pushes:
-            return with_access._run(claim, request, heartbeat, recorder, pushes, locks)
+            try:
+                return with_access._run(claim, request, heartbeat, recorder, pushes, locks)
+            except OSError as error:
+                failure = self._failure_of(error)
+                if not failure.is_lack:
+                    raise
+                log.warning("host.lacks", error=str(error))
+                return Ending.failed(failure)
+
+    def _failure_of(self, error: Exception) -> Failure:
+        """Of an error of this process, not of the stage."""
+        failure = host_lack.of_worker(error) or failures.from_exception(error)
+        return host_lack.measured(failure, self._settings)
 
     def _with(self, settings: Settings) -> "Supervisor":
         """This supervisor with the Hub token that the job may use."""
@@ -181,6 +193,8 @@ class Supervisor:
         if outcome is None:
             exit_failure = failures.from_exit(status, oom_killed=out_of_memory)
             outcome = Failed(failure=exit_failure)
+        if isinstance(outcome, Failed):
+            outcome = Failed(failure=host_lack.measured(outcome.failure, self._settings))
         return _ending(stop_policy, outcome)
 
     def _child(

@@ -65,6 +65,19 @@ def register(
         client.set_registered_model_alias(name, model.alias, str(version.version))
 
 
+def is_registered(client: "MlflowClient", run_id: str) -> bool:
+    """Whether a version in the registry has this run's files."""
+    return bool(client.search_model_versions(f"run_id = '{run_id}'"))
+
+
+def remove_logged(client: "MlflowClient", run: "Run") -> None:
+    """Its files are removed."""
+    for found in client.search_logged_models(
+        [run.info.experiment_id], f"source_run_id = '{run.info.run_id}'"
+    ):
+        client.delete_logged_model(found.model_id)
+
+
 def _show_version(client: "MlflowClient", logged: "LoggedModel", version: "ModelVersion") -> None:
     """Show the version on the logged model's page, which otherwise says "Not registered": MLflow
     does this itself only for versions whose files belong to the logged model."""

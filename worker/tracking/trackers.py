@@ -134,6 +134,10 @@ class Tracker(Protocol):
 
     def artifact_uri(self, run_id: str) -> str: ...
 
+    def remove_files(self, run_id: str) -> bool:
+        """Remove the run's artifacts and its logged model. False if those of a registered version
+        stay."""
+
     def add_model(self, run_id: str, model: FinishedModel) -> None:
         """Log the run's model as a model, and register it if the job requests that."""
 
@@ -169,6 +173,9 @@ class NullTracker:
 
     def artifact_uri(self, run_id: str) -> str:
         raise TrackerRejectedError(f"no tracker is configured, so there is no run {run_id}")
+
+    def remove_files(self, run_id: str) -> bool:  # noqa: ARG002
+        return True
 
     def add_model(self, run_id: str, model: FinishedModel) -> None: ...
 
@@ -357,6 +364,20 @@ class MlflowTracker:
     def artifact_uri(self, run_id: str) -> str:
         with _translated():
             return str(self._client.get_run(run_id).info.artifact_uri)
+
+    def remove_files(self, run_id: str) -> bool:
+        from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+        with _translated():
+            run = self._client.get_run(run_id)
+            stored = get_artifact_repository(run.info.artifact_uri, tracking_uri=self._uri)
+            is_kept = model_registry.is_registered(self._client, run_id)
+            for item in stored.list_artifacts():
+                if not (is_kept and item.path == MODEL_FOLDER.rstrip("/")):
+                    stored.delete_artifacts(item.path)
+            if not is_kept:
+                model_registry.remove_logged(self._client, run)
+        return not is_kept
 
     def add_model(self, run_id: str, model: FinishedModel) -> None:
         with _translated():

@@ -51,7 +51,8 @@ def require(given: Sequence[str] | None, rank: int) -> None:
             if found >= len(given):
                 (torch.ones(1, device=f"cuda:{rank}") + 1).item()
         except (AssertionError, RuntimeError, torch.cuda.DeferredCudaCallError) as error:
-            if failures.from_exception(error).code is FailureCode.OUT_OF_MEMORY:
+            code = failures.from_exception(error).code
+            if code in (FailureCode.OUT_OF_MEMORY, FailureCode.INSUFFICIENT_RESOURCES):
                 raise
             raise _unusable(given, str(error), said) from error
         if found < len(given):

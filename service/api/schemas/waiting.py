@@ -13,6 +13,7 @@ class WaitingReason(StrEnum):
     NO_WORKER = "no_worker"
     BUSY_WORKERS = "busy_workers"
     OVER_QUOTA = "over_quota"
+    INSUFFICIENT_RESOURCES = "insufficient_resources"
     PAUSED = "paused"
     QUEUED = "queued"
 
@@ -23,7 +24,9 @@ class Waiting(BaseModel):
     reason: WaitingReason = Field(
         description="`backoff`: an attempt failed and is repeated at `until`; `no_worker`: no live "
         "worker can run it; `busy_workers`: all that can are busy; `over_quota`: the project has "
-        "as many GPUs as it may; `paused`: until you resume it; "
+        "as many GPUs as it may; `insufficient_resources`: the worker's machine lacked what the "
+        "job needs (disk, memory, open files, a free device), and a worker looks again at `until`, "
+        "as long as it takes, which counts as no retry; `paused`: until you resume it; "
         "`queued`: a worker is free and takes the jobs of the queue in order."
     )
     message: str = Field(
@@ -31,7 +34,9 @@ class Waiting(BaseModel):
         examples=["retry 2 of 3: could not reach huggingface.co for org/model: name not found"],
     )
     since: datetime = Field(description="When this wait began.")
-    until: datetime | None = Field(None, description="Of `backoff`: when the retry starts.")
+    until: datetime | None = Field(
+        None, description="Of `backoff` and `insufficient_resources`: when it is tried again."
+    )
     attempt: int | None = Field(
         None, description="After a failure: which retry the job waits for; 1 is the first."
     )

@@ -11,6 +11,8 @@ _ADVICE: Final = (
     + " Or, if the machine has more, raise FINETUNE_STAGE_MEMORY_BYTES, restart, then "
     "`finetune retry JOB`."
 )
+_MORE_PART: Final = 4
+"""It was still growing: another time so much is free as it used and a quarter more."""
 
 
 def too_much_memory(used: int, largest: Mapping[str, int], limit: int) -> Failure:
@@ -27,8 +29,21 @@ def killed_at_limit(peak: int, limit: int, killed: int) -> Failure:
 
 
 def machine_is_short(used: int, largest: Mapping[str, int], limit: int, free: int) -> Failure:
+    """Others use the rest: the stage waits, unless it would be too large without them, too."""
+    needed = used + used // _MORE_PART
     text = f"and only {size(free)} of the machine's were left: {_named(largest)}"
-    return _out_of_memory(text, used, limit, processes=dict(largest))
+    if needed > limit:
+        return _out_of_memory(text, used, limit, processes=dict(largest))
+    return Failure.of(
+        FailureCode.INSUFFICIENT_RESOURCES,
+        f"The stage used {size(used)} of memory, {text}. It is tried again once {size(needed)} are "
+        "free",
+        resource="memory",
+        bytes_needed=needed,
+        bytes_there=free,
+        bytes_total=limit,
+        processes=dict(largest),
+    )
 
 
 def too_many_processes(count: int, most: int) -> Failure:

@@ -30,20 +30,23 @@ class StageLimits:
     memory_reserve_bytes: int
     """Of the machine, for everything else that runs on it."""
     disk_reserve_bytes: int
+    disk_is_limited: bool = True
+    """By the operator; otherwise `disk_bytes` is what was free."""
 
     @classmethod
     def of(cls, settings: Settings, folder: Path) -> Self:
         """`folder`: where the stage writes."""
         total, disk = memory.total_bytes(), shutil.disk_usage(folder)
-        disk_reserve = min(GIB, int(disk.total * _RESERVED_SHARE))
-        disk_bytes = settings.stage_disk_bytes or max(disk.free - disk_reserve, disk_reserve)
+        reserve = disk_reserve(disk.total)
+        disk_bytes = settings.stage_disk_bytes or max(disk.free - reserve, reserve)
         return cls(
             memory_bytes=settings.stage_memory_bytes or default_memory(total),
             processes=settings.stage_processes,
             disk_bytes=disk_bytes,
             file_bytes=settings.stage_file_bytes or disk_bytes,
             memory_reserve_bytes=min(GIB, int(total * _RESERVED_SHARE)),
-            disk_reserve_bytes=disk_reserve,
+            disk_reserve_bytes=reserve,
+            disk_is_limited=settings.stage_disk_bytes is not None,
         )
 
     def of_kernel(self) -> Mapping[int, int]:
@@ -54,6 +57,11 @@ class StageLimits:
             resource.RLIMIT_NOFILE: _OPEN_FILES,
             resource.RLIMIT_NPROC: _own_tasks() + _PROCESSES_FACTOR * self.processes,
         }
+
+
+def disk_reserve(total: int) -> int:
+    """Bytes of a disk of `total` that are kept for everything else."""
+    return min(GIB, int(total * _RESERVED_SHARE))
 
 
 def shared_memory(settings: Settings) -> int:

@@ -14,7 +14,8 @@ from worker.supervision.limits.stage_limits import StageLimits
 _BLOCK: Final = 512
 _MOST_FILES: Final = 1_000_000
 _COUNT_SECONDS: Final = 30.0
-_LESS_FREE: Final = 64 * 1024**2
+LEAST_WRITTEN: Final = 64 * 1024**2
+"""Bytes: who has written less, has not filled the disk."""
 _DUTY: Final = 1000
 """Counting may take a thousandth of the time; a hundred times as much while the disk fills up."""
 
@@ -47,17 +48,32 @@ class WrittenFiles:
         self._free = _free(self._folders)
         self._count_if_due()
         if self._bytes > self._limits.disk_bytes:
+            if not self._limits.disk_is_limited:
+                return self._full()
             return _too_large(self._bytes, self._limits.disk_bytes)
         if self._files > _MOST_FILES:
             message = f"The stage has made more than {_MOST_FILES} files"
             return Failure.of(FailureCode.DISK_LIMIT, message, limit=_MOST_FILES)
         if self._free < self._limits.disk_reserve_bytes and self._has_filled_it():
-            return _full(self._free, self._limits.disk_reserve_bytes)
+            return self._full()
         return None
+
+    def _full(self) -> Failure:
+        """Where there was so much room as it has used, it would need more another time."""
+        reserve = self._limits.disk_reserve_bytes
+        wrote = max(self._bytes, self._first_free - self._free)
+        return Failure.of(
+            FailureCode.DISK_FULL,
+            f"The stage has filled the worker's disk with {size(wrote)}: {size(self._free)} are "
+            f"left, and {size(reserve)} are kept for everything else",
+            free_bytes=self._free,
+            bytes_needed=wrote + reserve + min(reserve, LEAST_WRITTEN),
+            bytes_total=min(shutil.disk_usage(folder).total for folder in self._folders),
+        )
 
     def _count_if_due(self) -> None:
         now = time.monotonic()
-        passed, fills = now - self._counted_at, self._free_at_count - self._free > _LESS_FREE
+        passed, fills = now - self._counted_at, self._free_at_count - self._free > LEAST_WRITTEN
         pause = max(_COUNT_SECONDS, _DUTY * self._took)
         if passed < (_DUTY / 100 * self._took if fills else pause):
             return
@@ -69,7 +85,7 @@ class WrittenFiles:
 
     def _has_filled_it(self) -> bool:
         """Whether ending this stage would help: others may have filled the disk."""
-        least = min(self._limits.disk_reserve_bytes, _LESS_FREE)
+        least = min(self._limits.disk_reserve_bytes, LEAST_WRITTEN)
         if self._fills_caches:
             return self._first_free - self._free > least
         return self._bytes - (self._first_bytes or 0) > least
@@ -103,13 +119,4 @@ def _too_large(used: int, most: int) -> Failure:
         f"The stage has written {size(used)}; FINETUNE_STAGE_DISK_BYTES allows {size(most)}",
         limit_bytes=most,
         used_bytes=used,
-    )
-
-
-def _full(free: int, reserve: int) -> Failure:
-    return Failure.of(
-        FailureCode.DISK_FULL,
-        f"The stage has filled the worker's disk: {size(free)} are left, and {size(reserve)} are "
-        "kept for everything else",
-        free_bytes=free,
     )

@@ -23,6 +23,7 @@ from service.contract.failures import FailureCode, StageError
 from worker.storage import atomic_dir
 from worker.training import fast_paths, fingerprint, rng
 from worker.training.checkpointing import weights
+from worker.training.checkpointing.host_buffers import HostBuffers
 from worker.training.distributed.ranks import Ranks
 from worker.training.distributed.strategy import Strategy
 from worker.training.fast_paths import FastPaths
@@ -132,7 +133,8 @@ def write(taken: Snapshot, folder: Path) -> None:
     StageError(disk_full), and leaves every older checkpoint intact.
     """
     what = f"the checkpoint of step {folder.name} was written; the earlier ones are intact"
-    with disk_full_explained(what), atomic_dir.writing(folder) as partial:
+    needed = HostBuffers().missing_bytes([taken.pickled, taken.weights, taken.exported])
+    with disk_full_explained(what, needed), atomic_dir.writing(folder) as partial:
         for name, value in taken.pickled.items():
             # Through Python's own file: torch's writer hides the errno of a full disk.
             with (partial / name).open("wb") as stream:
@@ -264,24 +266,28 @@ def _unreadable_explained(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def disk_full_explained(what: str) -> Iterator[None]:
+def disk_full_explained(what: str, needed: int = 0) -> Iterator[None]:
     """Turn every error that means a full disk into StageError(disk_full), "the disk was full while
-    `what`"."""
+    `what`". `needed`: about how many bytes that takes, if known."""
     try:
         yield
     except Exception as error:
-        if not _is_disk_full(error):
+        number = _disk_errno(error)
+        if number is None:
             raise
         message = f"the disk was full while {what}"
-        raise StageError(FailureCode.DISK_FULL, message) from error
+        details: dict[str, Any] = {"bytes_needed": needed} if needed else {}
+        if number == errno.EFBIG:  # what was free, unless the operator has set a limit
+            details["file_limit"] = True
+        raise StageError(FailureCode.DISK_FULL, message, **details) from error
 
 
-def _is_disk_full(error: BaseException | None) -> bool:
+def _disk_errno(error: BaseException | None) -> int | None:
     """Looks at the causes, too: torch raises a RuntimeError after the OSError."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
-            return True
+            return error.errno
         if "os error 28" in str(error):  # safetensors' Rust side
-            return True
+            return errno.ENOSPC
         error = error.__cause__ or error.__context__
-    return False
+    return None
