@@ -318,6 +318,7 @@ FailureCode = TypeAliasType(
         "gpu_used_twice",
         "sandbox_incomplete",
         "stage_untrustworthy",
+        "files_missing",
         "timeout",
         "cancelled",
         "trial_pruned",

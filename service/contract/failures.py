@@ -47,6 +47,7 @@ class FailureCode(StrEnum):
     GPU_USED_TWICE = "gpu_used_twice"
     SANDBOX_INCOMPLETE = "sandbox_incomplete"
     STAGE_UNTRUSTWORTHY = "stage_untrustworthy"
+    FILES_MISSING = "files_missing"
     # Limits and requests of the user.
     TIMEOUT = "timeout"
     CANCELLED = "cancelled"
@@ -81,6 +82,8 @@ class FailureRule:
     state: JobState = JobState.FAILED
     is_crash: bool = False
     """It does not count against `max_retries` as long as the job makes progress in between."""
+    is_prepared_again: bool = False
+    """Nothing is wrong with the job: it begins again with `prepare`."""
 
 
 RULES: Final[dict[FailureCode, FailureRule]] = {
@@ -258,6 +261,13 @@ RULES: Final[dict[FailureCode, FailureRule]] = {
         retryable=False,
         action="Show the job's log to the operator: a part of the job's program did what it may "
         "not do. Do not use this job's files.",
+    ),
+    FailureCode.FILES_MISSING: FailureRule(
+        retryable=False,
+        action="Make sure that all workers use the same FINETUNE_HOME and that nothing else "
+        "removes files below it, then `finetune retry JOB`.",
+        while_retrying="No action needed: `prepare` makes them again.",
+        is_prepared_again=True,
     ),
     FailureCode.TIMEOUT: FailureRule(
         retryable=False,
