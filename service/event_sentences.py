@@ -70,6 +70,8 @@ def _ended_badly(data: Json, what: str) -> str:
     text = f"{what} ({failure['code']}): {failure['message'].rstrip('.')}. "
     if not data["retry"]:
         return text + str(failure.get("action") or "The job has failed.")
+    if data.get("next_stage"):
+        return f"{text}Starts again at {data['next_stage']}."
     wait = data.get("wait_seconds")
     return text + (f"Retry in {units.duration(wait)}." if wait else "Retry at once.")
 

@@ -319,6 +319,7 @@ FailureCode = TypeAliasType(
         "insufficient_resources",
         "sandbox_incomplete",
         "stage_untrustworthy",
+        "files_missing",
         "timeout",
         "cancelled",
         "trial_pruned",

@@ -49,6 +49,7 @@ class FailureCode(StrEnum):
     INSUFFICIENT_RESOURCES = "insufficient_resources"
     SANDBOX_INCOMPLETE = "sandbox_incomplete"
     STAGE_UNTRUSTWORTHY = "stage_untrustworthy"
+    FILES_MISSING = "files_missing"
     # Limits and requests of the user.
     TIMEOUT = "timeout"
     CANCELLED = "cancelled"
@@ -86,6 +87,8 @@ class FailureRule:
     is_lack: bool = False
     """The host lacks it now, whoever uses it: the job waits until there is enough, and nothing
     counts against it."""
+    is_prepared_again: bool = False
+    """Nothing is wrong with the job: it begins again with `prepare`."""
 
 
 RULES: Final[dict[FailureCode, FailureRule]] = {
@@ -274,6 +277,13 @@ RULES: Final[dict[FailureCode, FailureRule]] = {
         retryable=False,
         action="Show the job's log to the operator: a part of the job's program did what it may "
         "not do. Do not use this job's files.",
+    ),
+    FailureCode.FILES_MISSING: FailureRule(
+        retryable=False,
+        action="Make sure that all workers use the same FINETUNE_HOME and that nothing else "
+        "removes files below it, then `finetune retry JOB`.",
+        while_retrying="No action needed: `prepare` makes them again.",
+        is_prepared_again=True,
     ),
     FailureCode.TIMEOUT: FailureRule(
         retryable=False,

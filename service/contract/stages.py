@@ -1,11 +1,13 @@
 """What a stage receives and what it returns."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.contract import project_cache
+from service.contract import home_paths, project_cache
+from service.contract.home_paths import HomePath
 from service.contract.hub import HubSpec
 from service.contract.previews import PreviewOptions
 from service.contract.spec import JobSpec
@@ -26,8 +28,8 @@ class BaseJob(_Frozen):
 
     job: str
     step: int | None = Field(description="Of the checkpoint; None for the finished model.")
-    folder: Path = Field(description="The finished model, or the checkpoint.")
-    finished: Path | None = Field(description="The finished model, if there is one.")
+    folder: HomePath = Field(description="The finished model, or the checkpoint.")
+    finished: HomePath | None = Field(description="The finished model, if there is one.")
     sha256: str = Field(description="Of the finished model's weights, or of the manifest.")
     name: str = Field(
         description="What a model card calls the base model: an id on the Hub, or an absolute "
@@ -41,7 +43,7 @@ class ResumeSource(_Frozen):
 
     job: str
     step: int
-    folder: Path = Field(
+    folder: HomePath = Field(
         description="Named by the step. The other job's; from `prepare` on in the job's own folder."
     )
     sha256: str = Field(description="Of the manifest.")
@@ -62,9 +64,11 @@ class BaseCard(_Frozen):
 class PrepareResult(_Frozen):
     """Everything `train` needs, resolved and on local disk: it works offline from here."""
 
-    prepared_dir: Path = Field(description="Content-addressed folder with the tokenised splits.")
-    model_dir: Path = Field(description="Local folder of the base model (config and weights).")
-    tokenizer_dir: Path
+    prepared_dir: HomePath = Field(
+        description="Content-addressed folder with the tokenised splits."
+    )
+    model_dir: HomePath = Field(description="Local folder of the base model (config and weights).")
+    tokenizer_dir: HomePath
     model_revision: str | None = Field(description="Commit hash; None for a local path.")
     dataset_revision: str | None = Field(description="Commit hash; None for files and paths.")
     data_fingerprint: str = Field(description="sha256 over the rows and the tokenisation settings.")
@@ -91,6 +95,24 @@ class PrepareResult(_Frozen):
     model_buffer_bytes: int = Field(
         0, description="Of tables of the base model that are computed, not trained."
     )
+
+    @classmethod
+    def of_results(cls, results: Mapping[str, Any], home: Path) -> Self | None:
+        """From the results of a job's stages, with paths in this home; None before `prepare`."""
+        stored = results.get(Stage.PREPARE)
+        return cls.model_validate(stored, context=home_paths.Of(home)) if stored else None
+
+    def stored(self, home: Path) -> dict[str, Any]:
+        """As JSON for the job's row. ValueError for a path that is not below `home`."""
+        return self.model_dump(mode="json", context=home_paths.Of(home))
+
+    def folders(self) -> dict[str, Path]:
+        """What `train` reads, under the names in which a missing one is reported."""
+        return {
+            "prepared_data": self.prepared_dir,
+            "base_model": self.model_dir,
+            "tokenizer": self.tokenizer_dir,
+        }
 
 
 class TrainResult(_Frozen):
@@ -196,6 +218,10 @@ class StageRequest(_Frozen):
         description="UUIDs of the GPUs that the worker has given to this attempt; empty: the CPU; "
         "None: request of an older release.",
     )
+
+    @property
+    def home(self) -> Path:
+        return self.cache_dir.parent
 
     @property
     def project_cache(self) -> Path:

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from service.contract import home_paths
 from service.contract.stages import PrepareResult
 from service.contract.states import Stage
 from service.settings import Settings
@@ -47,33 +48,21 @@ def model_is_there(job: JobRow, settings: Settings) -> bool:
 
 
 def _gone_of_prepare(job: JobRow, settings: Settings, lost: Collection[str]) -> Iterator[str]:
-    prepared = PrepareResult.model_validate(job.results[Stage.PREPARE])
-    needed = [
-        ("prepared_data", prepared.prepared_dir),
-        ("base_model", prepared.model_dir),
-        ("tokenizer", prepared.tokenizer_dir),
-    ]
+    prepared = PrepareResult.of_results(job.results, settings.home)
+    assert prepared is not None, "its stage comes after `prepare`"
+    needed = prepared.folders()
     if prepared.resume_source is not None:
-        needed.append(("checkpoint_of_other_job", prepared.resume_source.folder))
-    for name, path in needed:
-        places = [path, *_linked(path, settings)]
-        in_lost = any(
-            place.is_relative_to(settings.workspace(each)) for each in lost for place in places
-        )
-        if in_lost or _is_gone(path, job, settings) or not all(map(Path.exists, places[1:])):
+        needed["checkpoint_of_other_job"] = prepared.resume_source.folder
+    going = [settings.workspace(each) for each in lost]
+    if job.workspace_pruned_at is not None:
+        going.append(settings.workspace(job.id))
+    for name, folder in needed.items():
+        if not home_paths.is_there(folder, settings.home) or _is_in(going, folder):
             yield name
 
 
-def _linked(folder: Path, settings: Settings) -> list[Path]:
-    """The weights of another job that the links in `folder` lead to."""
-    if not folder.is_relative_to(settings.home) or not folder.is_dir():
-        return []
-    targets = (path.readlink() for path in folder.iterdir() if path.is_symlink())
-    return [target for target in targets if target.is_relative_to(settings.home)]
-
-
-def _is_gone(path: Path, job: JobRow, settings: Settings) -> bool:
-    """The operator's folders may be visible to workers only: those count as present."""
-    if path.is_relative_to(settings.workspace(job.id)) and job.workspace_pruned_at is not None:
-        return True
-    return path.is_relative_to(settings.home) and not path.is_dir()
+def _is_in(going: Collection[Path], folder: Path) -> bool:
+    """Whether `folder`, or what its links lead to, is among files that are about to go."""
+    links = (path for path in folder.iterdir() if path.is_symlink())
+    places = [folder.resolve(), *(link.resolve() for link in links)]
+    return any(place.is_relative_to(root.resolve()) for root in going for place in places)

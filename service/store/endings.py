@@ -120,7 +120,7 @@ def _apply(
     attempt.outcome = ending.outcome
     if _is_lack(ending):
         attempt.outcome = "released"
-    step = _next(row, ending, policy, jobs.clock(session))
+    step = _next(session, row, ending, policy)
     attempt.failure = _as_json(step.failure or ending.failure, row)
     session.flush()
     values = {
@@ -143,7 +143,8 @@ def _apply(
     return step.to
 
 
-def _next(row: JobRow, ending: Ending, policy: Policy, now: datetime) -> _Step:
+def _next(session: Session, row: JobRow, ending: Ending, policy: Policy) -> _Step:
+    now = jobs.clock(session)
     if row.state == JobState.CANCELLING:
         # As the request said; one of an older release did not.
         failure = row.failure or _as_json(jobs.CANCELLED, row)
@@ -153,6 +154,8 @@ def _next(row: JobRow, ending: Ending, policy: Policy, now: datetime) -> _Step:
     if ending.failure is not None and ending.outcome in ("failed", "lost"):
         if _is_lack(ending):
             return _after_lack(row, ending.failure, now)
+        if _is_prepared_again(session, row, ending.failure, policy):
+            return _prepared_again(row, ending.failure, now)
         if RULES[ending.failure.code].is_crash:
             return _after_crash(row, ending.failure, ending.outcome, policy, now)
         return _after_failure(row, ending.failure, policy, now)
@@ -171,6 +174,34 @@ def _after_finish(row: JobRow, result: dict[str, Any], now: datetime) -> _Step:
         # It counts no steps of its own; users still want to see how far the training got.
         del values["progress"]
     return _Step(_waiting(row), "stage_finished", {"next_stage": following}, values)
+
+
+def _is_prepared_again(session: Session, row: JobRow, failure: Failure, policy: Policy) -> bool:
+    """Unless that has not helped: the attempts at this stage end so again and again."""
+    if not RULES[failure.code].is_prepared_again:
+        return False
+    before = (
+        select(AttemptRow.failure)
+        .where(
+            AttemptRow.job_id == row.id,
+            AttemptRow.stage == row.stage,
+            AttemptRow.epoch < row.epoch,
+        )
+        .order_by(AttemptRow.epoch.desc())
+        .limit(policy.crash_limit - 1)
+    )
+    codes = [(earlier or {}).get("code") for earlier in session.scalars(before)]
+    return len(codes) < policy.crash_limit - 1 or any(code != failure.code for code in codes)
+
+
+def _prepared_again(row: JobRow, failure: Failure, now: datetime) -> _Step:
+    """The results that it has stay: it is prepared the same, or else fails (data_changed)."""
+    told = _while_retrying(row, failure, 0)
+    data = {"failure": _as_json(told, row), "retry": True, "next_stage": Stage.PREPARE}
+    values = jobs.waiting_for(Stage.PREPARE, JobSpec.accepted(row.spec), now)
+    if row.follow_up is not None:
+        del values["progress"]  # how far the training came
+    return _Step(_waiting(row), "attempt_failed", data, values, told)
 
 
 def _after_failure(row: JobRow, failure: Failure, policy: Policy, now: datetime) -> _Step:

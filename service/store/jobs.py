@@ -2,13 +2,13 @@
 
 Types in the `events` table. Each that changed the state has `from` and `to` in its data:
 `submitted`, `stage_started` {stage, worker, gpus}, `stage_finished` {stage, seconds},
-`attempt_failed` {stage, failure, retry, wait_seconds}, `lease_expired` {stage, failure, retry},
-`released` {stage}, of a job that waits for its host with {failure, wait_seconds}, and what the
-user did (store/user_actions.py): `cancel_requested`, `cancelled`,
-`pause_requested`, `paused`, `resume_requested`, `retried` {stage, failed_stage, missing},
-`promote_requested` and `publish_requested` {stage, follow_up, missing} (store/follow_ups.py). The
-others are what a stage said (store/history.py): `phase`, `notice`, `checkpoint`,
-`checkpoint_pruned`, `artifact`, `resumed` {step}; `workspace_pruned` {checkpoints}
+`attempt_failed` {stage, failure, retry, wait_seconds, next_stage}, `lease_expired` {stage, failure,
+retry}, `released` {stage}, of a job that waits for its host with {failure, wait_seconds}, and what
+the user did (store/user_actions.py): `cancel_requested`, `cancelled`, `pause_requested`, `paused`,
+`resume_requested`, `retried` {stage, failed_stage, missing}, `promote_requested` and
+`publish_requested` {stage, follow_up, missing} (store/follow_ups.py). The others are what a stage
+said (store/history.py): `phase`, `notice`, `checkpoint`, `checkpoint_pruned`, `artifact`, `resumed`
+{step}; `workspace_pruned` {checkpoints}
 (store/retention.py); and `derived` {job}, when another job begins with this one's model
 (store/lineage.py).
 """

@@ -15,10 +15,11 @@ def prepared(server: Server, job_id: str) -> dict[str, Any]:
     model = server.settings.workspace(job_id) / "attempts" / "1" / "base_model"
     for folder in (entry, model):
         folder.mkdir(parents=True, exist_ok=True)
+    home = server.settings.home
     return {
-        "prepared_dir": str(entry),
-        "model_dir": str(model),
-        "tokenizer_dir": "/srv/models/where-only-workers-look",
+        "prepared_dir": str(entry.relative_to(home)),
+        "model_dir": str(model.relative_to(home)),
+        "tokenizer_dir": str(model.relative_to(home)),
         "model_revision": None,
         "dataset_revision": None,
         "data_fingerprint": "a" * 64,

@@ -26,7 +26,7 @@ def root(tmp_path: Path) -> Path:
 
 def copied(root: Path, *names: str) -> tuple[Path, list[Notice]]:
     notices: list[Notice] = []
-    vetting = Vetting("m", root / "models" / "m", root / "job", notices.append)
+    vetting = Vetting("m", root / "models" / "m", root / "job", root, notices.append)
     vetting.copy_settings(names)
     return root / "job", notices
 

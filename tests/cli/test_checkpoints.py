@@ -46,9 +46,9 @@ class TestFollowUps:
         add_checkpoint(store, home, job, 10)
         output = Settings(home=home).workspace(job) / "attempts/1/output"
         prepared: dict[str, Any] = {
-            "prepared_dir": str(output),
-            "model_dir": str(output),
-            "tokenizer_dir": str(output),
+            "prepared_dir": str(output.relative_to(home)),
+            "model_dir": str(output.relative_to(home)),
+            "tokenizer_dir": str(output.relative_to(home)),
             "model_revision": None,
             "dataset_revision": None,
             "data_fingerprint": "f" * 64,

@@ -47,9 +47,9 @@ class Service:
         for folder in (*folders, output):
             folder.mkdir(parents=True)
         prepared: dict[str, Any] = {
-            "prepared_dir": str(folders[0]),
-            "model_dir": str(folders[1]),
-            "tokenizer_dir": str(folders[2]),
+            "prepared_dir": "prepared",
+            "model_dir": "model",
+            "tokenizer_dir": "tokenizer",
             "model_revision": None,
             "dataset_revision": None,
             "data_fingerprint": "f" * 64,

@@ -168,7 +168,9 @@ class TestWorkspaces:
     ) -> None:
         """The retry still finds the folder, but it will be removed, so it counts as gone."""
         job_id = ended_job(database, home, days=9, stage="publish")
-        result = {"prepared_dir": "/p", "model_dir": "/m", "tokenizer_dir": "/t"}
+        result = {"prepared_dir": "cache/p", "model_dir": "cache/m", "tokenizer_dir": "cache/m"}
+        for place in result.values():
+            (home / place).mkdir(parents=True, exist_ok=True)
         unknown: dict[str, Any] = {"model_revision": None, "dataset_revision": None, "splits": {}}
         put(
             database,

@@ -210,11 +210,14 @@ class TestPrepared:
     ) -> None:
         """Whichever is first, the retried job is never at a stage whose data is removed."""
         settings = Settings(home=home)
-        result = {"model_dir": "/m", "tokenizer_dir": "/t", "data_fingerprint": "k"}
+        (home / "m").mkdir()
+        result = {"model_dir": "m", "tokenizer_dir": "m", "data_fingerprint": "k"}
         unknown: dict[str, Any] = {"model_revision": None, "dataset_revision": None, "splits": {}}
         for number in range(12):
             folder = self.entry(root, f"k{number}", days=31)
-            results = {"prepare": {**result, **unknown, "prepared_dir": str(folder)}}
+            results = {
+                "prepare": {**result, **unknown, "prepared_dir": str(folder.relative_to(home))}
+            }
             job_id = self.job_with(database, root, "", state="failed", results=results)
             barrier = threading.Barrier(2)
 

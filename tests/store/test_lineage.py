@@ -249,9 +249,9 @@ class TestRetry:
         for folder in (model, entry):
             folder.mkdir(parents=True, exist_ok=True)
         prepared: dict[str, Any] = {
-            "prepared_dir": str(entry),
-            "model_dir": str(model),
-            "tokenizer_dir": str(model),
+            "prepared_dir": str(entry.relative_to(home)),
+            "model_dir": str(model.relative_to(home)),
+            "tokenizer_dir": str(model.relative_to(home)),
             "model_revision": None,
             "dataset_revision": None,
             "data_fingerprint": "f" * 64,

@@ -147,11 +147,15 @@ def _behave(behaviour: str, request: StageRequest) -> None:
 
 
 def result(request: StageRequest) -> BaseModel:
+    prepared, model = (request.cache_dir / place for place in ("prepared/entry", "hub/model"))
+    if request.stage is Stage.PREPARE:
+        for folder in (prepared, model):
+            folder.mkdir(parents=True, exist_ok=True)
     results: dict[Stage, BaseModel] = {
         Stage.PREPARE: PrepareResult(
-            prepared_dir=request.cache_dir / "prepared" / "entry",
-            model_dir=request.cache_dir / "hub" / "model",
-            tokenizer_dir=request.cache_dir / "hub" / "model",
+            prepared_dir=prepared,
+            model_dir=model,
+            tokenizer_dir=model,
             model_revision=None,
             dataset_revision=None,
             data_fingerprint="f" * 64,

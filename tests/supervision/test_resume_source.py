@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from service.contract import home_paths
 from service.contract.events import CheckpointSaved
 from service.contract.failures import FailureCode, StageError
 from service.contract.stages import ResumeSource, StageRequest
@@ -23,9 +24,9 @@ from worker.supervision import stage_request
 from worker.tracking.trackers import NullTracker
 
 PREPARED: dict[str, Any] = {
-    "prepared_dir": "/prepared",
-    "model_dir": "/model",
-    "tokenizer_dir": "/model",
+    "prepared_dir": "cache/prepared/rows",
+    "model_dir": "cache/model",
+    "tokenizer_dir": "cache/model",
     "model_revision": "c" * 40,
     "dataset_revision": None,
     "data_fingerprint": "f" * 64,
@@ -35,6 +36,8 @@ PREPARED: dict[str, Any] = {
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
+    for place in ("prepared_dir", "model_dir"):
+        (tmp_path / PREPARED[place]).mkdir(parents=True)
     return Settings(home=tmp_path)
 
 
@@ -99,7 +102,8 @@ def already_taken(
         data_fingerprint="f" * 64,
         model_revision="c" * 40,
     )
-    return taken, PREPARED | {"resume_source": taken.model_dump(mode="json")}
+    stored = taken.model_dump(mode="json", context=home_paths.Of(settings.home))
+    return taken, PREPARED | {"resume_source": stored}
 
 
 class TestTrain:
@@ -149,7 +153,7 @@ class TestRetry:
         taken = {
             "job": "job-0",
             "step": 10,
-            "folder": str(folder),
+            "folder": "job/resume_from/10",
             "sha256": "b" * 64,
             "data_fingerprint": "f" * 64,
             "model_revision": None,

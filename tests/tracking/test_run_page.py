@@ -228,7 +228,8 @@ class TestBaseModel:
         weights = {"a": np.zeros((3, 4), np.float32), "b": np.zeros(5, np.float32)}
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
         job = upload_job
-        prepared = PREPARED.model_copy(update={"model_dir": folder})
+        place = folder.relative_to(job.workspace.parents[1])
+        prepared = PREPARED.model_copy(update={"model_dir": place})
         job.update(results={"prepare": prepared.model_dump(mode="json")})
         sync(job.database, tracker, job.id, job.workspace)
         params = job.the_run(client).data.params

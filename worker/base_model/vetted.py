@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from service.contract import home_paths
 from service.contract.events import Notice
 from worker.base_model import config_bounds, config_keys, tokenizer_file, weight_files
 from worker.base_model.json_files import broken, parse, read_bytes
@@ -82,6 +83,7 @@ class Vetting:
     name: str
     source: Path
     target: Path
+    home: Path
     notice: Callable[[Notice], None]
 
     def copy_settings(self, files: Iterable[str]) -> None:
@@ -101,9 +103,7 @@ class Vetting:
             weight_files.require_shards(index, paths, self.name)
         stored = weight_files.read_headers(paths, self.name, quantized=quantized)
         for file, path in paths.items():
-            link = self.target / file
-            link.unlink(missing_ok=True)
-            link.symlink_to(path)
+            home_paths.link(self.target / file, path, self.home)
         return stored
 
     def _real(self, file: str) -> Path:

@@ -52,13 +52,7 @@ def of_text_model(request: PredictorRequest) -> ModelFolder:
 
 
 def prepared_base(folder: Path) -> BaseModelSource:
-    """The base model of an adapter that a job has trained. StageError if it was removed."""
-    if not any(folder.glob("model*.safetensors")):
-        raise StageError(
-            FailureCode.MODEL_NOT_FOUND,
-            "The adapter's base model was removed from the cache",
-            action="Train the job again, or merge the adapter (`peft.merge: true`).",
-        )
+    """The base model of an adapter that a job has trained."""
     return BaseModelSource(name_or_path=str(folder), revision=None, is_prepared=True)
 
 

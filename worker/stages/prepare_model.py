@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,8 @@ def fetch_model(
     weights = origins.model.weights() if origins.model is not None else []
     shares_folder = origins.tokenizer is origins.model is origins.config
     tokenizer_folder = own_folder if shares_folder else request.attempt_dir / "tokenizer"
-    _copy_settings(origins.tokenizer, tokenizer_folder, notice)
+    copy_settings = partial(_copy_settings, home=request.home, notice=notice)
+    copy_settings(origins.tokenizer, tokenizer_folder)
 
     def load_tokenizer() -> Any:
         return checks.load_tokenizer(
@@ -98,7 +100,7 @@ def fetch_model(
     assert origins.config is not None
     if not shares_folder:
         only = None if origins.config is origins.model else [vetted.CONFIG]
-        _copy_settings(origins.config, own_folder, notice, only)
+        copy_settings(origins.config, own_folder, only=only)
     config = checks.load_config(own_folder, origins.config.name)
     tokenizer = load_tokenizer()
     card = {base_model_card.CARD}.intersection(origins.model.files)
@@ -107,7 +109,7 @@ def fetch_model(
     of_job = request.base_job
     base_card = base_model_card.read(folder) if of_job is None else base_model_card.of_job(of_job)
     if with_weights:
-        vetting = Vetting(origins.model.name, folder, own_folder, notice)
+        vetting = Vetting(origins.model.name, folder, own_folder, request.home, notice)
         if vetted.INDEX in origins.model.files and vetted.WHOLE not in weights:
             vetting.copy_settings([vetted.INDEX])
         vetting.link_weights(weights, quantized=checks.is_quantized(config))
@@ -117,9 +119,11 @@ def fetch_model(
 def _copy_settings(
     origin: Located,
     target: Path,
+    *,
+    home: Path,
     notice: Callable[[Notice], None],
     only: Sequence[str] | None = None,
 ) -> None:
     files = origin.settings() if only is None else only
     folder = origin.fetch(origin.settings())
-    Vetting(origin.name, folder, target, notice).copy_settings(files)
+    Vetting(origin.name, folder, target, home, notice).copy_settings(files)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from service.contract import home_paths
 from service.contract.failures import FailureCode, StageError
 from service.contract.prediction_events import PredictorRequest, TrainedModel
 from service.contract.predictions import PredictedModel
@@ -64,7 +65,8 @@ def resolve(database: Database, settings: Settings, claimed: PredictionClaim) ->
     except SourceJobError as error:
         raise StageError(FailureCode.MODEL_NOT_FOUND, error.detail) from error
     workspace = settings.workspace(model.job)
-    prepared = PrepareResult.model_validate(results[Stage.PREPARE])
+    prepared = PrepareResult.of_results(results, settings.home)
+    assert prepared is not None, "it was trained"
     folder = workspace / found.path
     accepted = JobSpec.accepted(spec)
     is_adapter = accepted.peft is not None and (model.step is not None or not accepted.peft.merges)
@@ -76,10 +78,21 @@ def resolve(database: Database, settings: Settings, claimed: PredictionClaim) ->
         spec=spec,
         folder=folder,
         settings=places if found.step is not None else [],
-        base=prepared.model_dir if is_adapter else None,
+        base=_base_of_adapter(prepared, settings) if is_adapter else None,
     )
     identity = (claimed.project_id, model.job, found.path, found.sha256)
     return Source(claimed.project_id, accepted, identity, prepared, trained, workspace)
+
+
+def _base_of_adapter(prepared: PrepareResult, settings: Settings) -> Path:
+    """Raises StageError(model_not_found)."""
+    if home_paths.is_there(prepared.model_dir, settings.home, settings.model_roots):
+        return prepared.model_dir
+    raise StageError(
+        FailureCode.MODEL_NOT_FOUND,
+        "The adapter's base model was removed from the cache",
+        action="Train the job again, or merge the adapter (`peft.merge: true`).",
+    )
 
 
 def _base_model(project_id: str, model: PredictedModel) -> Source:

@@ -3,7 +3,6 @@
 from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
 from service.contract.stages import PrepareResult, ResumeSource
-from service.contract.states import Stage
 from service.errors import SourceJobError
 from service.settings import Settings
 from service.store import lineage
@@ -30,10 +29,11 @@ def resolve(
     try:
         with database.read() as session:
             source = lineage.checkpoint_of(session, scope, wanted.job, wanted.checkpoint)
-            made = PrepareResult.model_validate(source.job.results[Stage.PREPARE])
+            made = PrepareResult.of_results(source.job.results, settings.home)
     except SourceJobError as error:
         code = FailureCode.CHECKPOINT_UNREADABLE
         raise StageError(code, error.detail, reason=error.extra["reason"]) from error
+    assert made is not None, "it was trained"
     assert source.step is not None, "it is a checkpoint"
     return ResumeSource(
         job=wanted.job,

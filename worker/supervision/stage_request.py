@@ -1,13 +1,13 @@
 """Builds the request that a stage is given."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import structlog
 from sqlalchemy import select
 
-from service.contract import follow_up, splits
+from service.contract import follow_up, home_paths, splits
 from service.contract.dataset import UploadDataset
 from service.contract.failures import FailureCode, StageError
 from service.contract.follow_up import Promote, Publish
@@ -31,13 +31,15 @@ def build(database: Database, settings: Settings, tracker: Tracker, claim: Claim
     """The request of this attempt; creates its folder.
 
     Raises StageError if an uploaded file does not exist any more (dataset_not_found), the model of
-    another job does not (model_not_found), or no registered checkpoint can be read, of this job or
-    of the one it resumes from (checkpoint_unreadable).
+    another job does not (model_not_found), what `prepare` made does not (files_missing), or no
+    registered checkpoint can be read, of this job or of the one it resumes from
+    (checkpoint_unreadable).
     """
     workspace = settings.workspace(claim.job_id)
     attempt_dir = workspace / "attempts" / str(claim.epoch)
     attempt_dir.mkdir(parents=True, exist_ok=True)
-    prepared, trained = _prepared(claim), claim.results.get(Stage.TRAIN)
+    prepared = PrepareResult.of_results(claim.results, settings.home)
+    trained = claim.results.get(Stage.TRAIN)
     spec = claim.spec if claim.stage is Stage.PREPARE else base_job.named(claim.spec, prepared)
     asked = follow_up.parsed(claim.follow_up)
     if isinstance(asked, Publish):
@@ -47,7 +49,9 @@ def build(database: Database, settings: Settings, tracker: Tracker, claim: Claim
             inputs = _prepare_inputs(database, settings, claim, spec, prepared)
         case Stage.TRAIN:
             promoted = asked.step if isinstance(asked, Promote) else None
-            inputs = _train_inputs(database, claim, workspace, prepared, promoted)
+            if prepared is not None:
+                _require_there(prepared.folders(), settings)
+            inputs = _train_inputs(database, settings, claim, prepared, promoted)
         case Stage.PUBLISH:
             inputs = _publish_inputs(database, tracker, claim, spec, workspace)
     return StageRequest(
@@ -88,13 +92,13 @@ def _prepare_inputs(
 
 def _train_inputs(
     database: Database,
+    settings: Settings,
     claim: Claim,
-    workspace: Path,
     prepared: PrepareResult | None,
     promoted: int | None,
 ) -> dict[str, Any]:
     return {
-        "resume_from": _resume_from(database, claim, workspace, prepared, promoted),
+        "resume_from": _resume_from(database, settings, claim, prepared, promoted),
         "promotes": promoted is not None,
     }
 
@@ -108,9 +112,19 @@ def _publish_inputs(
     }
 
 
-def _prepared(claim: Claim) -> PrepareResult | None:
-    result = claim.results.get(Stage.PREPARE)
-    return PrepareResult.model_validate(result) if result else None
+def _require_there(needed: Mapping[str, Path], settings: Settings) -> None:
+    """Raises StageError(files_missing), after which the job is prepared again."""
+    missing = [
+        name
+        for name, folder in needed.items()
+        if not home_paths.is_there(folder, settings.home, settings.model_roots)
+    ]
+    if missing:
+        raise StageError(
+            FailureCode.FILES_MISSING,
+            f"What `prepare` made for this job is not in FINETUNE_HOME: {', '.join(missing)}.",
+            missing=missing,
+        )
 
 
 def _uploaded_files(database: Database, settings: Settings, claim: Claim) -> dict[str, Any]:
@@ -135,16 +149,17 @@ def _uploaded_files(database: Database, settings: Settings, claim: Claim) -> dic
 
 def _resume_from(
     database: Database,
+    settings: Settings,
     claim: Claim,
-    workspace: Path,
     prepared: PrepareResult | None,
     promoted: int | None,
 ) -> Path | None:
     """The checkpoint to promote, else the job's newest, else the one of the job it resumes from.
-    Raises StageError(checkpoint_unreadable)."""
+    Raises StageError(checkpoint_unreadable, files_missing)."""
+    workspace = settings.workspace(claim.job_id)
     if promoted is None:
         own = _newest_checkpoint(database, claim, workspace)
-        return own or _of_other_job(database, claim, prepared)
+        return own or _of_other_job(database, settings, claim, prepared)
     with database.read() as session:
         registered = history.registered_checkpoints(session, claim.job_id)
     for row in registered:
@@ -175,10 +190,13 @@ def _newest_checkpoint(database: Database, claim: Claim, workspace: Path) -> Pat
     return None
 
 
-def _of_other_job(database: Database, claim: Claim, prepared: PrepareResult | None) -> Path | None:
+def _of_other_job(
+    database: Database, settings: Settings, claim: Claim, prepared: PrepareResult | None
+) -> Path | None:
     source = prepared.resume_source if prepared is not None else None
     if source is None:
         return None
+    _require_there({"checkpoint_of_other_job": source.folder}, settings)
     with database.write() as session:
         history.resumed(session, claim.job_id, claim.epoch, source.step, of_job=source.job)
     return source.folder

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
-from service.contract import prepared_data, project_cache
+from service.contract import home_paths, prepared_data, project_cache
 from service.contract.events import Finished
 from service.contract.failures import FailureCode, StageError
 from service.contract.stages import (
@@ -201,11 +201,15 @@ def _require_own_output(request: StageRequest, result: TrainResult) -> None:
 
 
 def _require_own_inputs(request: StageRequest, result: PrepareResult) -> None:
-    allowed = _roots(request)
+    allowed = _own_roots(request)
     named = {result.prepared_dir, result.model_dir, result.tokenizer_dir}
     if result.resume_source is not None:
         named.add(result.resume_source.folder)
-    foreign = sorted(str(path) for path in named if not _is_within(path.resolve(), allowed))
+    foreign = sorted(
+        str(path)
+        for path in named
+        if not (home_paths.is_below(path, request.home) and _is_within(path.resolve(), allowed))
+    )
     if foreign or result.base_job not in (None, request.base_job):
         raise StageError(
             FailureCode.STAGE_UNTRUSTWORTHY,
@@ -219,8 +223,13 @@ def _roots(request: StageRequest) -> list[Path]:
     others = [*_of_other_job(request.base_job)]
     if request.prepared is not None:
         others += _of_other_job(request.prepared.base_job)
+    return [*_own_roots(request), *(path.resolve() for path in (*request.model_roots, *others))]
+
+
+def _own_roots(request: StageRequest) -> list[Path]:
+    """Where `prepare` leaves files for its job: below the home."""
     caches = [request.project_cache / name for name in _PREPARED]
-    return [path.resolve() for path in (request.workspace, *caches, *request.model_roots, *others)]
+    return [path.resolve() for path in (request.workspace, *caches)]
 
 
 def _is_within(path: Path, roots: list[Path]) -> bool:

@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from service.contract.events import Failed, Finished, Notice
 from service.contract.failures import Failure, FailureCode, StageError
-from service.contract.stages import StageRequest
+from service.contract.stages import PrepareResult, StageRequest
 from service.contract.states import JobState, Stage
 from service.settings import Settings
 from service.store import claims, endings
@@ -195,7 +195,7 @@ class Supervisor:
             outcome = Failed(failure=exit_failure)
         if isinstance(outcome, Failed):
             outcome = Failed(failure=host_lack.measured(outcome.failure, self._settings))
-        return _ending(stop_policy, outcome)
+        return _ending(stop_policy, outcome, claim.stage, self._settings.home)
 
     def _child(
         self,
@@ -333,10 +333,14 @@ def _written(request: StageRequest, private: Path, limits: StageLimits) -> Writt
     return WrittenFiles(folders, limits, fills_caches=request.stage is Stage.PREPARE)
 
 
-def _ending(stop_policy: StopPolicy, outcome: Finished | Failed) -> Ending | None:
+def _ending(
+    stop_policy: StopPolicy, outcome: Finished | Failed, stage: Stage, home: Path
+) -> Ending | None:
     """How the attempt ended. A stage that finished before it could be stopped has finished."""
     if stop_policy.reason is Stop.STALE:
         return None
+    if isinstance(outcome, Finished) and stage is Stage.PREPARE:
+        return Ending.finished(PrepareResult.model_validate(outcome.result).stored(home))
     if isinstance(outcome, Finished):
         return Ending.finished(outcome.result)
     if stop_policy.reason is Stop.CANCELLED:

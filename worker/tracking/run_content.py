@@ -14,7 +14,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from service import __version__
-from service.contract import splits, tracking_names
+from service.contract import home_paths, splits, tracking_names
 from service.contract.dataset import UploadDataset
 from service.contract.spec import JobSpec
 from service.contract.states import Stage
@@ -78,7 +78,7 @@ def final_points(job: TrackedJob) -> Iterator[Point]:
             yield Point(key, float(value), step or trained["steps"], at)
 
 
-def description(job: TrackedJob, file_names: Mapping[str, str]) -> Description:
+def description(job: TrackedJob, file_names: Mapping[str, str], home: Path) -> Description:
     spec = JobSpec.accepted(job.spec)
     prepared = job.results.get(Stage.PREPARE) or {}
     resolved = ("model_revision", "dataset_revision", "data_fingerprint", "hub_model_id")
@@ -87,7 +87,7 @@ def description(job: TrackedJob, file_names: Mapping[str, str]) -> Description:
     # Separate from the spec's `precision`: MLflow cannot change the value of a param.
     computed = {"resolved_precision": trained["precision"]} if trained.get("precision") else {}
     folder = prepared.get("model_dir")
-    shape = base_model_config.params(Path(folder)) if folder else {}
+    shape = base_model_config.params(home_paths.placed(Path(folder), home)) if folder else {}
     text = json.dumps(spec.model_dump(mode="json"), indent=2, ensure_ascii=False)
     return Description(
         params=_varied_params(job.varied)

@@ -224,7 +224,8 @@ class _Shipper:
         writer may have described its end."""
         now: TrackedJob | None = self._with_parent(job)
         while now is not None:
-            description = run_content.description(now, self._file_names(now))
+            home = self._workspace.parents[1]
+            description = run_content.description(now, self._file_names(now), home)
             if description == self._described:
                 return
             self._tracker.describe(run_id, description)

@@ -261,11 +261,12 @@ class World:
     def _results(self, mark: str, output: str) -> dict[str, Any]:
         prepared = self.settings.cache_dir / "prepared" / hashlib.sha256(mark.encode()).hexdigest()
         prepared.mkdir(parents=True)
+        place = str(prepared.relative_to(self.settings.home))
         return {
             "prepare": {
-                "prepared_dir": str(prepared),
-                "model_dir": "/srv/models/shared",
-                "tokenizer_dir": "/srv/models/shared",
+                "prepared_dir": place,
+                "model_dir": place,
+                "tokenizer_dir": place,
                 "model_revision": None,
                 "dataset_revision": None,
                 "data_fingerprint": prepared.name,
