@@ -1,7 +1,8 @@
 """Features of preferences: the sequences that are compared, one after another.
 
 `input_ids` and `trained`: of all sequences; `lengths`: how many tokens each has. Of a pair these
-are the chosen and the rejected answer with their prompt.
+are the chosen and the rejected answer with their prompt, and `margin` what rewards subtract from
+the difference of theirs, or None.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from worker.tasks.common import feature_file
 from worker.tasks.preference.tokenizing import joined_notice
 
 FORMAT_VERSION: Final = 1  # of the features; a new version prepares data again
+MARGIN: Final = "margin"
 
 
 def example_schema(cleaned: Mapping[str, Any]) -> Any:
@@ -43,12 +45,14 @@ def write_pairs(split: str, examples: Any, context: PrepareContext, target: Path
     """One feature for each row, whose answers are cut to `context.max_length` tokens."""
     say_how_joined(split, examples, context)
     cut = Cut(split, context)
+    further = {name: kind for name, kind in examples.features.items() if name == MARGIN}
 
     def columns(_first: int, rows: Mapping[str, Any]) -> Mapping[str, Any]:
         pairs = zip(rows["input_ids"], rows["start"], strict=True)
-        return joined([cut.row(answers, start) for answers, start in pairs])
+        made = joined([cut.row(answers, start) for answers, start in pairs])
+        return made | {name: rows[name] for name in further}
 
-    count = feature_file.write(examples, columns, schema(), context, target)
+    count = feature_file.write(examples, columns, schema() | further, context, target)
     cut.report()
     return count
 
