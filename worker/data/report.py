@@ -134,6 +134,7 @@ def render(
         "inferred": inferences.as_json(),
         "splits": {
             split: {**counts(tally), **measures.get(split, {})}
+            | {"unused_columns": tally.unused}
             | {"bad_rows": usable_rows.listed(tally, names[split])}
             for split, tally in tallies.items()
         },

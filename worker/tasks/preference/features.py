@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from service.contract.splits import TRAIN
 from worker.tasks.base import PrepareContext
-from worker.tasks.chat import lengths
+from worker.tasks.chat import lengths, templates
 from worker.tasks.common import feature_file
 from worker.tasks.preference.tokenizing import joined_notice
 
@@ -58,13 +58,16 @@ def write_pairs(split: str, examples: Any, context: PrepareContext, target: Path
 
 
 def say_how_joined(split: str, examples: Any, context: PrepareContext) -> None:
-    """A notice if prompts and answers are joined as they are, without a chat template."""
+    """Reports whether a chat template writes prompts and answers, or they are joined as they
+    are."""
     if split == TRAIN or not context.spec.trains:
         template = getattr(context.spec.task, "chat_template", None)
         forms = examples.unique("form")
         told = joined_notice(context.tokenizer, template, forms)
         if told is not None:
             context.notice(told)
+        else:
+            templates.infer(context.tokenizer, template, context.inferences)
 
 
 Part = tuple[npt.NDArray[np.int32], int]
