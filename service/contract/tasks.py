@@ -205,6 +205,12 @@ TASKS: Final[dict[str, TaskDescription]] = {
         title="Reward model (scores of answers)",
         columns=(
             *_PAIR,
+            Column(
+                "margin",
+                "A number, by how much the reward of the better answer must be above the other: "
+                "subtracted in the loss, as TRL does. All rows of a split have one, or none.",
+                required=False,
+            ),
             Column("messages", "`mode: predict`: the conversation to score.", required=False),
             Column("completion", "`mode: predict`: the answer to score.", required=False),
         ),

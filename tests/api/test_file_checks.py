@@ -93,7 +93,7 @@ class TestCheck:
             assert check(client, file_id, task)["bad_by_reason"] == reasons
 
     def test_what_no_job_could_use(self, client: httpx.Client) -> None:
-        file_id = upload(client, b'{"txt": "x"}\n')
+        file_id = upload(client, b'{"txt": "x", "url": "y"}\n')
         failure = check(client, file_id)["failure"]
         assert failure["code"] == "missing_column"
         assert "Did you mean 'txt' for 'text'?" in failure["message"]

@@ -158,10 +158,10 @@ class TestDataFailures:
         [
             (
                 "d.json",
-                '[{"question": "q", "contexts": "c", "answers": []}]',
+                '[{"question": "q", "contexts": "c", "url": "u", "answers": []}]',
                 FailureCode.MISSING_COLUMN,
                 "Missing column 'context' (d.json, row 1). Columns found: 'question', 'contexts', "
-                "'answers'. Did you mean 'contexts' for 'context'?",
+                "'url', 'answers'. Did you mean 'contexts' for 'context'?",
             ),
             ("d.csv", "question,context\n", FailureCode.MISSING_COLUMN, "Missing column 'answers'"),
             (

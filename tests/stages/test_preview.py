@@ -153,7 +153,9 @@ class TestClassification:
     def test_a_missing_column_is_the_failure_of_a_job(
         self, tmp_path: Path, weightless: Path
     ) -> None:
-        train = write_rows(tmp_path / "train.jsonl", [{"txt": "a", "label": 1}])
+        train = write_rows(
+            tmp_path / "train.jsonl", [{"txt": "a", "url": "b", "site": "c", "label": 1}]
+        )
         found = previewed(tmp_path, weightless, self.TASK, train)
         assert found["failure"]["code"] == "missing_column"
         assert "Did you mean 'txt'" in found["failure"]["message"]

@@ -63,6 +63,17 @@ class Columns:
         return {ours: row[theirs] for ours, theirs in self.names.items() if theirs in row}
 
 
+class FindsColumns(Protocol):
+    """Completes the names of columns by those that the rows have."""
+
+    def complete(self, columns: Columns, found: Collection[str]) -> Columns:
+        """`columns` for rows with the columns `found`."""
+
+    def unused(self, columns: Columns, found: Collection[str]) -> Iterable[str]:
+        """Those of `found` that other tools read, and `columns` does not. It is called with every
+        row of a table whose rows have their own names."""
+
+
 @runtime_checkable
 class CountsChanges(Protocol):
     """A cleaner that counts what it changes."""
@@ -98,6 +109,8 @@ class Tally:
     """The first bad rows."""
     changes: dict[str, int] = field(default_factory=dict)
     """The counts of the task's cleaner."""
+    unused: list[str] = field(default_factory=list)
+    """Columns that other tools read, and this task does not."""
 
     @property
     def bad(self) -> int:
@@ -132,6 +145,7 @@ class Checking:
     """Most rows to read, however few of them can be used."""
     openai_checks: Mapping[str, str] = field(default_factory=dict)
     """See `service.contract.chat_format`."""
+    finder: FindsColumns | None = None
     tally: Tally = field(default_factory=Tally)
 
     def rows(self, tables: Iterable[Table]) -> Iterator[dict[str, Any]]:
@@ -148,15 +162,20 @@ class Checking:
         return self.limit == counted or self.most_read == self.tally.read
 
     def _rows(self, number: int, table: Table) -> Iterator[dict[str, Any]]:
+        columns = self.columns
         if table.columns is not None:
-            self._require(table.columns, table.header)
-        missing = _MissingColumns(self.columns)
-        for place, row in table.rows(self.columns.wanted(table.columns or ())):
+            columns = self._completed(columns, table.columns)
+            self._require(columns, table.columns, table.header)
+            self._note_unused(columns, table.columns)
+        missing = _MissingColumns(columns)
+        for place, row in table.rows(columns.wanted(table.columns or ())):
             try:
                 if isinstance(row, RowError):
                     raise row
+                if table.columns is None:
+                    self._name_by(row, missing)
                 missing.check(place, row)
-                cleaned = self.clean(self.columns.mapped(row))
+                cleaned = self.clean(missing.columns.mapped(row))
             except JobEndingRowError as error:
                 raise StageError(error.code, f"{place}: {error}", place=place) from error
             except RowError as error:
@@ -169,38 +188,60 @@ class Checking:
                 break
         missing.conclude()
 
-    def _require(self, found: tuple[str, ...], place: str | None) -> None:
-        missing = self.columns.missing(found)
+    def _completed(self, columns: Columns, found: Collection[str]) -> Columns:
+        return columns if self.finder is None else self.finder.complete(columns, found)
+
+    def _name_by(self, row: Row, missing: "_MissingColumns") -> None:
+        if missing.may_be_named_otherwise:
+            missing.columns = self._completed(missing.columns, row)
+        self._note_unused(missing.columns, row)
+
+    def _note_unused(self, columns: Columns, found: Collection[str]) -> None:
+        if self.finder is None:
+            return
+        for name in self.finder.unused(columns, found):
+            is_empty = isinstance(found, Mapping) and found[name] in (None, "", [], {})
+            if not is_empty and name not in self.tally.unused:
+                self.tally.unused.append(name)
+
+    @staticmethod
+    def _require(columns: Columns, found: tuple[str, ...], place: str | None) -> None:
+        missing = columns.missing(found)
         if missing:
-            raise missing_column(self.columns, missing, found, place)
+            raise missing_column(columns, missing, found, place)
 
 
 class _MissingColumns:
     """Distinguishes rows that lack a column from a table without that column, which no row has."""
 
     def __init__(self, columns: Columns) -> None:
-        self._columns = columns
+        self.columns = columns
         self._first: tuple[str, tuple[str, ...]] | None = None
         self._never = set(columns.missing(()))
         """Needed columns that no row so far has had."""
         self._rows = 0
 
+    @property
+    def may_be_named_otherwise(self) -> bool:
+        """Until the rows so far have had all columns, names are not final."""
+        return self._first is None or bool(self._never)
+
     def check(self, place: str, row: Row) -> None:
-        missing = self._columns.missing(row.keys())
+        missing = self.columns.missing(row.keys())
         self._first = self._first or (place, tuple(row))
         self._rows += 1
         self._never.intersection_update(missing)
         if self._never and self._rows == _ROWS_TO_DECIDE:
             self.conclude()
         if missing:
-            names = ", ".join(repr(self._columns.names[name]) for name in missing)
+            names = ", ".join(repr(self.columns.names[name]) for name in missing)
             raise RowError(f"has no {names}", reason="missing_value")
 
     def conclude(self) -> None:
         if self._first is not None and self._never:
             place, found = self._first
-            missing = [name for name in self._columns.names if name in self._never]
-            raise missing_column(self._columns, missing, found, place)
+            missing = [name for name in self.columns.names if name in self._never]
+            raise missing_column(self.columns, missing, found, place)
 
 
 def missing_column(

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from accelerate import Accelerator
 from accelerate.utils import set_seed
@@ -33,6 +33,9 @@ from worker.training import build
 from worker.training.distributed.ranks import Ranks
 from worker.training.evaluation import Evaluator
 
+_OF_JOBS: Final = frozenset(("inferred", "unused_column"))
+"""What a job's author can decide, and who asks its model cannot."""
+
 
 class _Notices(Channel):
     """Keeps the messages of notices; other events have no reader."""
@@ -42,7 +45,7 @@ class _Notices(Channel):
         self.messages: list[str] = []
 
     def send(self, event: StageEvent) -> None:
-        if isinstance(event, Notice):
+        if isinstance(event, Notice) and _OF_JOBS.isdisjoint(event.data):
             self.messages.append(event.message)
 
     def taken(self) -> list[str]:

@@ -76,6 +76,7 @@ class Preparation:
         self._max_length = max_length
         self._data = data
         self._events = events
+        self._finder = row_checks.finder(task.name, spec.columns, reporter.inferences)
 
     def run(self, cache_dir: Path) -> content_cache.Entry:
         key = content_cache.address(self._ingredients())
@@ -128,10 +129,19 @@ class Preparation:
             made, measures[split] = self.tokenize(split, folder / split)
             counts[split] |= made
         report.write(folder, tallies, measures)
+        self._reporter.inferences.write(folder)
         return counts
 
     def check_all(self, folder: Path) -> dict[str, Tally]:
         """Check the training rows first: validation rows may have only their labels."""
+        try:
+            tallies = self._tallies(folder)
+        finally:  # they may explain a failure
+            self._reporter.report_inferences()
+        self._reporter.report_unused(tallies)
+        return tallies
+
+    def _tallies(self, folder: Path) -> dict[str, Tally]:
         tallies: dict[str, Tally] = {}
         label_check = None
         for split in self._data.splits():
@@ -160,6 +170,7 @@ class Preparation:
             skips=self._reporter.policy.skips,
             most_read=self._most_read,
             openai_checks=chat_format.openai_checks(task),
+            finder=self._finder,
         )
         examples = Examples(checking, self._task.example_schema(), self._size(split))
         return examples.write(
@@ -187,10 +198,12 @@ class Preparation:
             progress=self._events.progress,
             train_examples=_examples(folder.parent / TRAIN) if self._spec.trains else None,
             size=self._size(split),
+            inferences=self._reporter.inferences,
         )
         examples, target = _examples(folder), folder / FEATURES_FILE
         with model_faults.in_tokenizer():
             features = self._task.prepare(split, examples, context, target)
+        self._reporter.report_inferences()
         return {"features": features, **context.counts}, context.measures.summary()
 
     def _size(self, split: str) -> SizeLimit:

@@ -9,6 +9,7 @@ from service.contract.events import Notice
 from service.contract.spec import JobSpec
 from service.contract.splits import TRAIN
 from service.contract.types import TaskParametersModel
+from worker.data.inferences import Inferences
 from worker.data.prepared_size import UNLIMITED, SizeLimit
 from worker.data.report import Measures
 from worker.data.table import Row
@@ -48,6 +49,8 @@ class PrepareContext:
     """Lengths of the rows; filled by the task, reported to the user."""
     size: SizeLimit = UNLIMITED
     """Of the features."""
+    inferences: Inferences = field(default_factory=Inferences)
+    """What the spec leaves open, and the data or the model decides; filled by the task."""
     counts: dict[str, int] = field(default_factory=dict)
     """Further counts for the user; filled by the task, stored with the prepared data."""
 

@@ -20,6 +20,7 @@ from service.contract.dataset import UploadDataset
 from service.contract.failures import Failure, FailureCode, StageError
 from service.contract.spec import JobSpec
 from worker.data.cleaning import Checking
+from worker.data.inferences import Inferences
 from worker.data.table import Row, RowError, Source, Table
 from worker.data.usable_rows import Policy, Split, by_reason, listed
 
@@ -94,6 +95,7 @@ def _answer(request: Request) -> Answer:
             limit=None,
             skips=True,
             openai_checks=chat_format.openai_checks(spec.task.type),
+            finder=row_checks.finder(spec.task.type, spec.columns, Inferences()),
         )
         for _row in checking.rows([reading.table()]):
             pass

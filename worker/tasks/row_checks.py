@@ -10,6 +10,8 @@ from typing import Any, Final
 from service.contract.splits import TEST
 from service.contract.tasks import TASKS
 from worker.data.cleaning import Columns
+from worker.data.column_names import ColumnFinder
+from worker.data.inferences import Inferences
 from worker.data.table import Cleaner
 from worker.tasks.chat import rows as chat_rows
 from worker.tasks.classification import text_rows, token_rows
@@ -17,6 +19,7 @@ from worker.tasks.language_modeling import rows as lm_rows
 from worker.tasks.preference import rows as preference_rows
 from worker.tasks.question_answering import rows as qa_rows
 from worker.tasks.seq2seq import rows as seq2seq_rows
+from worker.tasks.usual_columns import USUAL
 
 
 @dataclass(frozen=True)
@@ -59,3 +62,8 @@ def columns(task: str, split: str, mapping: Mapping[str, str]) -> Columns:
     required = set(ROW_CHECKS[task].required(split))
     spared = {column.name for column in described if column.required} - required
     return Columns.of([column.name for column in described], required, spared, mapping)
+
+
+def finder(task: str, mapping: Mapping[str, str], inferences: Inferences) -> ColumnFinder:
+    """Finds the columns of `task` that `mapping` leaves open; of one job."""
+    return ColumnFinder(USUAL[task], mapping, inferences)

@@ -11,11 +11,13 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipe
 
 from service.contract.events import Notice
 from service.contract.failures import StageError
+from service.contract.preference import RewardSpec
 from service.contract.stages import TrainResult
 from tests.tasks.chat.support import turn
 from tests.tasks.preference.support import body, pair
 from tests.tasks.stages import StagedJob, write_rows
 from worker.tasks.chat import templates
+from worker.tasks.preference.reward import RewardObjective
 
 IN_ORDER: dict[str, Any] = {"train_sampling_strategy": "sequential"}
 
@@ -85,13 +87,11 @@ def test_metrics_are_those_of_the_rewards(trained: Any) -> None:
     assert losses[9] < losses[1]
 
 
-@pytest.mark.parametrize("padding_free", [True, False])
-def test_the_loss_is_bradley_and_terrys(tmp_path: Path, padding_free: bool) -> None:
-    job = reward_job(tmp_path, max_steps=1, padding_free=padding_free)
-    _, recorder = job.train()
-    torch.manual_seed(42)  # the job's seed draws the new head
-    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model", num_labels=1)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+def differences(folder: Path, numbers: range) -> torch.Tensor:
+    """(pairs,) of the rewards before the training: the job's seed draws the new head."""
+    torch.manual_seed(42)
+    model = AutoModelForSequenceClassification.from_pretrained(folder / "model", num_labels=1)
+    tokenizer = AutoTokenizer.from_pretrained(folder / "model")
 
     def reward(row: dict[str, Any], side: str) -> torch.Tensor:
         ids = tokenizer(text(tokenizer, row, side), return_tensors="pt")["input_ids"]
@@ -99,9 +99,64 @@ def test_the_loss_is_bradley_and_terrys(tmp_path: Path, padding_free: bool) -> N
         return logits[0, 0]
 
     with torch.no_grad():
-        margins = [reward(pair(n), "chosen") - reward(pair(n), "rejected") for n in range(4)]
-    expected = -logsigmoid(torch.stack(margins)).mean().item()
+        found = [reward(pair(n), "chosen") - reward(pair(n), "rejected") for n in numbers]
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("padding_free", [True, False])
+def test_the_loss_is_bradley_and_terrys(tmp_path: Path, padding_free: bool) -> None:
+    job = reward_job(tmp_path, max_steps=1, padding_free=padding_free)
+    _, recorder = job.train()
+    expected = -logsigmoid(differences(tmp_path, range(4))).mean().item()
     assert recorder.train_values("loss")[1] == pytest.approx(expected, rel=1e-5)
+
+
+class TestMargins:
+    """`-logsigmoid(rewards_chosen - rewards_rejected - inputs["margin"]).mean()` of TRL's
+    RewardTrainer.compute_loss, in trainings and evaluations; what is logged is without it."""
+
+    def job(self, folder: Path, margins: list[Any], **training: Any) -> StagedJob:
+        job = reward_job(folder, **training)
+        for split in ("train", "validation"):
+            rows = [{**pair(n), "margin": margins[n % len(margins)]} for n in range(6)]
+            job.body["dataset"][split] = write_rows(folder / f"{split}.jsonl", rows)
+        return job
+
+    @pytest.mark.parametrize(
+        "batches",
+        [
+            {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 6},
+            {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2},
+        ],
+    )
+    def test_are_subtracted_in_the_loss(self, tmp_path: Path, batches: dict[str, Any]) -> None:
+        margins: list[Any] = [0.5, 2, -1.25, "3.5", 0.0, 1e-3]
+        job = self.job(tmp_path, margins, max_steps=1, eval_on_start=True, **batches)
+        _, recorder = job.train()
+        found = differences(tmp_path, range(6))
+        losses = -logsigmoid(found - torch.tensor([float(margin) for margin in margins]))
+        assert recorder.train_values("loss")[1] == pytest.approx(losses[:4].mean().item(), rel=1e-5)
+        assert recorder.train_values("margin")[1] == pytest.approx(
+            found[:4].mean().item(), abs=1e-6
+        )
+        before = recorder.evaluations()[0]
+        assert before["eval_loss"] == pytest.approx(losses.mean().item(), rel=1e-5)
+        assert before["eval_margin"] == pytest.approx(found.mean().item(), abs=1e-6)
+
+    def test_part_of_a_batch_keeps_its_own(self, tmp_path: Path) -> None:
+        objective = RewardObjective(RewardSpec(), 0, {})
+        features: list[Any] = [
+            {"input_ids": [5, 6, 7], "lengths": [2, 1], "margin": margin} for margin in (1.0, 2.0)
+        ]
+        batch = objective.collate(features)
+        assert batch["margin"].tolist() == [1.0, 2.0]
+        cut = objective.first_rows(batch, 1)
+        assert (cut["margin"].tolist(), len(cut["input_ids"])) == ([1.0], 2)
+        assert "margin" not in objective.collate([{**each, "margin": None} for each in features])
+
+    def test_every_row_has_one_or_none_has(self, tmp_path: Path) -> None:
+        with pytest.raises(StageError, match="line 2: has no `margin`, but earlier rows have one"):
+            self.job(tmp_path, [0.5, None]).prepare()
 
 
 def test_predictions_score_any_answer(trained: Any, tmp_path: Path) -> None:

@@ -90,8 +90,35 @@ class TestForms:
         ],
     )
     def test_a_row_to_score(self, row: dict[str, Any]) -> None:
-        found = RewardRowCleaner("test", RewardSpec())(row)
-        assert (talks(found), found["prompt"]) == ([[USER, GOOD]], 1)
+        found = RewardRowCleaner("test", RewardSpec())({**row, "margin": "unused"})
+        assert (talks(found), found["prompt"], found["margin"]) == ([[USER, GOOD]], 1, None)
+
+
+class TestMargins:
+    @pytest.mark.parametrize(
+        ("given", "margin"), [(1, 1.0), (-0.5, -0.5), (" 2.5 ", 2.5), (None, None), ("", None)]
+    )
+    def test_are_numbers(self, given: Any, margin: float | None) -> None:
+        found = RewardRowCleaner("train", RewardSpec())({**PAIR, "margin": given})
+        assert found["margin"] == margin
+
+    @pytest.mark.parametrize("given", ["much", True, [1], float("nan"), "inf", 1e39])
+    def test_others_are_bad_rows(self, given: Any) -> None:
+        with pytest.raises(RowError, match="`margin` must be a number") as caught:
+            RewardRowCleaner("train", RewardSpec())({**PAIR, "margin": given})
+        assert caught.value.reason == "invalid_margin"
+
+    @pytest.mark.parametrize(
+        ("first", "second", "reason"),
+        [(0.5, None, "missing_value"), (None, 0.5, "invalid_margin")],
+    )
+    def test_every_row_has_one_or_none_has(self, first: Any, second: Any, reason: str) -> None:
+        """TRL fails at a null among numbers."""
+        cleaner = RewardRowCleaner("train", RewardSpec())
+        cleaner({**PAIR, "margin": first})
+        with pytest.raises(RowError, match="earlier rows") as caught:
+            cleaner({**PAIR, "margin": second})
+        assert caught.value.reason == reason
 
 
 class TestBadRows:

@@ -1,7 +1,7 @@
 """Summarization and translation as jobs: features, losses, generated texts and what they score."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from worker.tasks.seq2seq import base
 from worker.tasks.seq2seq.summarization import Summarization, by_sentence, rouge
 from worker.tasks.seq2seq.translation import Translation
 from worker.training import label_smoothing
+from worker.training.objective import Forward
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
@@ -399,6 +400,78 @@ class TestEvaluation:
         half, _ = make_job(training={"bf16": True}).train()
         assert half.metrics["eval_loss"] == pytest.approx(full.metrics["eval_loss"], rel=1e-2)
         assert half.metrics["eval_loss"] != full.metrics["eval_loss"]
+
+
+class TestGeneratedLengths:
+    """What the reference counts at batch size 1: every token but padding, the end token included.
+
+    In larger batches it also counts what fills the rows of finished beams: where the pad token's id
+    is 0, `generate` fills them with the end token."""
+
+    @pytest.fixture
+    def model(self, t5: Path) -> Any:
+        """Generates texts of 1 to 15 tokens."""
+        model: Any = AutoModelForSeq2SeqLM.from_pretrained(t5).eval()
+        torch.manual_seed(0)
+        for weight in model.parameters():
+            if weight.dim() > 1:
+                weight.data = torch.randn_like(weight) * 0.2
+        head = model.lm_head.weight.data.clone()
+        head[END] *= 4
+        model.lm_head.weight = torch.nn.Parameter(head)
+        return model
+
+    @pytest.mark.parametrize(
+        "task",
+        [{}, {"num_beams": 2}, {"num_beams": 3, "generation": {"length_penalty": -2.0}}],
+        ids=["greedy", "beams", "short beams"],
+    )
+    def test_are_the_same_in_batches_of_any_size(
+        self, make_job: Make, t5: Path, model: Any, tmp_path: Path, task: dict[str, Any]
+    ) -> None:
+        objective = bound(make_job(task), model, AutoTokenizer.from_pretrained(t5))
+        config = objective._generation
+        alone = [
+            model.generate(torch.tensor([row]), generation_config=config)[0]
+            for row in objective._splits["validation"].features["input_ids"]
+        ]
+        lengths = [int((row != PAD).sum()) for row in alone]
+        assert len(set(lengths)) > 2
+        texts = objective._texts([row.tolist() for row in alone])
+        for size in (1, 4, 6):
+            found = objective.evaluate("validation", in_batches(model, size), tmp_path)
+            assert found.metrics["gen_len"] == pytest.approx(sum(lengths) / len(lengths))
+            written = json.loads((tmp_path / "predictions.json").read_text(encoding="utf-8"))
+            assert [row["prediction"] for row in written] == texts
+
+    def test_of_sampled_beams(self, make_job: Make, t5: Path, model: Any, tmp_path: Path) -> None:
+        task = {"num_beams": 2, "generation": {"do_sample": True}}
+        objective = bound(make_job(task), model, AutoTokenizer.from_pretrained(t5))
+        rows: list[list[int]] = []
+        torch.manual_seed(1)
+        forward = in_batches(model, 6, seen=rows)
+        found = objective.evaluate("validation", forward, tmp_path)
+        ends = [row.index(END) if END in row else len(row) - 1 for row in rows]
+        assert min(ends) < max(ends)
+        assert found.metrics["gen_len"] == pytest.approx(sum(ends) / len(ends))
+
+
+PAD, END = 0, 1
+
+
+def in_batches(model: Any, size: int, seen: list[list[int]] | None = None) -> Forward:
+    def forward(
+        features: Any, collate: Any, run: Any = None, **_options: Any
+    ) -> Iterator[tuple[list[int], Any]]:
+        for first in range(0, len(features), size):
+            indices = list(range(first, min(first + size, len(features))))
+            with torch.no_grad():
+                output = run(model, collate([features[index] for index in indices]))
+            if seen is not None:
+                seen.extend(output.tokens.tolist())
+            yield indices, output
+
+    return forward
 
 
 class TestLanguages:

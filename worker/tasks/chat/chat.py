@@ -71,6 +71,7 @@ class Chat:
 
     def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
         parameters = parameters_of(context.spec, ChatSpec)
+        templates.infer(context.tokenizer, parameters.chat_template, context.inferences)
         columns = ListColumns(examples, COLUMNS)
         length = _feature_length(parameters, context)
         _report(split, columns, length, context)

@@ -66,6 +66,8 @@ class ChatGeneration(Chat):
         return checked
 
     def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:  # noqa: ARG002
+        template = getattr(context.spec.task, "chat_template", None)
+        templates.infer(context.tokenizer, template, context.inferences)
         columns = ListColumns(examples, ["input_ids"])
         context.measures.tokens.add(columns.lengths)
         return sequence_features.write_each(columns, context.max_length, context, target)

@@ -39,9 +39,7 @@ class Generator:
         return texts
 
     def _to_end(self, tokens: list[int]) -> list[int]:
-        ends = end_tokens(self._config)
-        place = next((n for n, token in enumerate(tokens) if token in ends), len(tokens))
-        return tokens[:place]
+        return tokens[: first_end(tokens, self._config)]
 
     def _continue(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
         """(batch, new) tokens generated after the prompts."""
@@ -56,6 +54,17 @@ def end_tokens(config: GenerationConfig) -> Collection[int]:
     if given is None:
         return ()
     return (given,) if isinstance(given, int) else tuple(given)
+
+
+def first_end(tokens: Sequence[int], config: GenerationConfig, start: int = 0) -> int:
+    """The place of the first token, not before `start`, that ends a text; without one their number.
+
+    What follows it is not text, whatever its tokens are: `generate` fills the rows of finished
+    texts with the pad token, and with the end token after a beam search if the pad token's id is 0.
+    """
+    ends = end_tokens(config)
+    places = range(start, len(tokens))
+    return next((place for place in places if tokens[place] in ends), len(tokens))
 
 
 def fill_token(tokenizer: Any) -> int:

@@ -1,7 +1,8 @@
 """Features of preferences: the sequences that are compared, one after another.
 
 `input_ids` and `trained`: of all sequences; `lengths`: how many tokens each has. Of a pair these
-are the chosen and the rejected answer with their prompt.
+are the chosen and the rejected answer with their prompt, and `margin` what rewards subtract from
+the difference of theirs, or None.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,11 +15,12 @@ import pyarrow.compute as pc
 
 from service.contract.splits import TRAIN
 from worker.tasks.base import PrepareContext
-from worker.tasks.chat import lengths
+from worker.tasks.chat import lengths, templates
 from worker.tasks.common import feature_file
 from worker.tasks.preference.tokenizing import joined_notice
 
 FORMAT_VERSION: Final = 1  # of the features; a new version prepares data again
+MARGIN: Final = "margin"
 
 
 def example_schema(cleaned: Mapping[str, Any]) -> Any:
@@ -43,24 +45,29 @@ def write_pairs(split: str, examples: Any, context: PrepareContext, target: Path
     """One feature for each row, whose answers are cut to `context.max_length` tokens."""
     say_how_joined(split, examples, context)
     cut = Cut(split, context)
+    further = {name: kind for name, kind in examples.features.items() if name == MARGIN}
 
     def columns(_first: int, rows: Mapping[str, Any]) -> Mapping[str, Any]:
         pairs = zip(rows["input_ids"], rows["start"], strict=True)
-        return joined([cut.row(answers, start) for answers, start in pairs])
+        made = joined([cut.row(answers, start) for answers, start in pairs])
+        return made | {name: rows[name] for name in further}
 
-    count = feature_file.write(examples, columns, schema(), context, target)
+    count = feature_file.write(examples, columns, schema() | further, context, target)
     cut.report()
     return count
 
 
 def say_how_joined(split: str, examples: Any, context: PrepareContext) -> None:
-    """A notice if prompts and answers are joined as they are, without a chat template."""
+    """Reports whether a chat template writes prompts and answers, or they are joined as they
+    are."""
     if split == TRAIN or not context.spec.trains:
         template = getattr(context.spec.task, "chat_template", None)
         forms = examples.unique("form")
         told = joined_notice(context.tokenizer, template, forms)
         if told is not None:
             context.notice(told)
+        else:
+            templates.infer(context.tokenizer, template, context.inferences)
 
 
 Part = tuple[npt.NDArray[np.int32], int]

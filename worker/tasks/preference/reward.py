@@ -25,11 +25,13 @@ from worker.tasks.base import (
 from worker.tasks.chat import answers, templates
 from worker.tasks.common import predictions, sequence_batches
 from worker.tasks.preference import features, rows, samples
+from worker.tasks.preference.features import MARGIN
 from worker.tasks.preference.task import DEFAULT_LENGTH, disable_dropout
 from worker.tasks.preference.tokenizing import RowTokenizer
 from worker.training.objective import SEQUENCES, Batch, Evaluation, Features, Forward
 
 _INPUTS: Final = ("input_ids", "attention_mask")
+_FORMAT_VERSION: Final = 2  # of the features; a new version prepares data again
 
 
 class Reward:
@@ -56,7 +58,9 @@ class Reward:
         return {"id2label": {0: "reward"}, "label2id": {"reward": 0}}
 
     def example_schema(self) -> Any:
-        return features.example_schema(rows.example_schema())
+        from datasets import Value
+
+        return features.example_schema({**rows.example_schema(), MARGIN: Value("float32")})
 
     def row_tokenizer(
         self,
@@ -70,7 +74,7 @@ class Reward:
 
     def tokenization_settings(self, parameters: RewardSpec) -> Mapping[str, Any]:
         return {
-            "format": features.FORMAT_VERSION,
+            "format": _FORMAT_VERSION,
             "length": "option" if parameters.max_length is not None else "from rows",
             "chat_template": templates.setting(parameters.chat_template),
         }
@@ -118,11 +122,17 @@ class RewardObjective:
         self.train_features: Features = train_features(splits)
 
     def collate(self, features: list[Mapping[str, Any]]) -> Batch:
-        batch = sequence_batches.collate(features, self._fill)
-        return {name: batch[name] for name in (*_INPUTS, SEQUENCES)}
+        whole = sequence_batches.collate(features, self._fill)
+        batch = {name: whole[name] for name in (*_INPUTS, SEQUENCES)}
+        # Features that an earlier release has prepared have none.
+        if features[0].get(MARGIN) is not None:
+            margins = [feature[MARGIN] for feature in features]
+            batch[MARGIN] = torch.tensor(margins, dtype=torch.float32)
+        return batch
 
     def first_rows(self, batch: Batch, rows: int) -> Batch:
-        return sequence_batches.first_examples(batch, rows)
+        margins = {MARGIN: batch[MARGIN][:rows]} if MARGIN in batch else {}
+        return sequence_batches.first_examples(batch, rows) | margins
 
     def item_count(self, batch: Batch) -> int:
         return len(batch[SEQUENCES])
@@ -137,19 +147,25 @@ class RewardObjective:
         with torch.no_grad():
             sums = torch.stack(list(_values(chosen, rejected).values())).double().sum(dim=1)
             pairs = torch.full_like(sums, len(chosen))
-        return self._losses(chosen, rejected).sum(), torch.stack((sums, pairs))
+        losses = self._losses(chosen, rejected, _margins(batch))
+        return losses.sum(), torch.stack((sums, pairs))
 
-    def _losses(self, chosen: torch.Tensor, rejected: torch.Tensor) -> torch.Tensor:
-        """Bradley and Terry's, (pairs,)."""
+    def _losses(
+        self, chosen: torch.Tensor, rejected: torch.Tensor, margins: torch.Tensor
+    ) -> torch.Tensor:
+        """Bradley and Terry's with the margin of Llama 2 (Touvron et al. 2023, arXiv:2307.09288),
+        (pairs,)."""
         centering = self._centering * (chosen + rejected) ** 2
-        return centering - logsigmoid(chosen - rejected)
+        return centering - logsigmoid(chosen - rejected - margins)
 
     def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
         if split not in self._splits:
             return None
         data = self._splits[split]
         found: list[Sequence[float]] = [()] * len(data.features)
-        for indices, (rewards, counts) in forward(data.features, self.collate, _scored):
+        margins = torch.zeros(len(data.features))
+        for indices, (rewards, counts, own) in forward(data.features, self.collate, _scored):
+            margins[indices] = own.cpu()
             parts = rewards.cpu().split(counts.tolist())
             for index, part in zip(indices, parts, strict=True):
                 found[index] = part.tolist()
@@ -157,15 +173,16 @@ class RewardObjective:
         are_pairs = all(len(each) == 2 for each in found)
         assert are_pairs or split == TEST, "the cleaner has checked it"
         return Evaluation(
-            self._metrics(torch.tensor(found)) if are_pairs else {},
+            self._metrics(torch.tensor(found), margins) if are_pairs else {},
             predictions.write(listed, split, folder),
             samples.of_rows(listed, data.examples),
         )
 
-    def _metrics(self, rewards: torch.Tensor) -> dict[str, float]:
+    def _metrics(self, rewards: torch.Tensor, margins: torch.Tensor) -> dict[str, float]:
         """`rewards`: (pairs, 2)."""
         chosen, rejected = rewards.unbind(dim=1)
-        columns = {"loss": self._losses(chosen, rejected), **_values(chosen, rejected)}
+        losses = self._losses(chosen, rejected, margins)
+        columns = {"loss": losses, **_values(chosen, rejected)}
         return {
             **{name: float(column.double().mean()) for name, column in columns.items()},
             "min_reward": float(rewards.min()),
@@ -179,8 +196,16 @@ def _rewards(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
     return logits[:, 0].float()
 
 
-def _scored(model: torch.nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    return _rewards(model, batch), batch[SEQUENCES]
+def _margins(batch: Batch) -> torch.Tensor:
+    """(features,); 0 without any."""
+    given = batch.get(MARGIN)
+    return torch.zeros_like(batch[SEQUENCES], dtype=torch.float32) if given is None else given
+
+
+def _scored(
+    model: torch.nn.Module, batch: Batch
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return _rewards(model, batch), batch[SEQUENCES], _margins(batch)
 
 
 def _values(chosen: torch.Tensor, rejected: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -4,6 +4,7 @@ Pure Python, as all cleaners: see `worker.tasks.row_checks`.
 """
 
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 from itertools import takewhile
 from typing import Any, Final
@@ -37,6 +38,8 @@ _NO_PROMPT: Final = {
     2: "the row has no prompt, and its answers have no common beginning",
 }
 """By the number of answers."""
+_MOST_MARGIN: Final = 1e30
+"""It is a float32."""
 _TRUTHS: Final = {"true": True, "false": False}
 
 
@@ -141,7 +144,31 @@ class RowCleaner:
 
 
 class RewardRowCleaner(RowCleaner):
-    """Rows of the test split may have one answer, which is scored."""
+    """As above, with the `margin` of a pair, a number or None: either all rows have one, or none.
+
+    Rows of the test split may have one answer, which is scored.
+    """
+
+    def __init__(self, split: str, parameters: Any) -> None:
+        super().__init__(split, parameters)
+        self._has_margins: bool | None = None
+        """The first pair decides."""
+
+    def __call__(self, row: Row) -> dict[str, Any]:
+        cleaned = super().__call__(row)
+        is_pair = len(cleaned["labels"]) == 2
+        return {**cleaned, "margin": self._margin(row.get("margin")) if is_pair else None}
+
+    def _margin(self, value: Any) -> float | None:
+        margin = _margin(value)
+        if self._has_margins is None:
+            self._has_margins = margin is not None
+        if self._has_margins and margin is None:
+            raise RowError("has no `margin`, but earlier rows have one", reason="missing_value")
+        if margin is not None and not self._has_margins:
+            problem = "`margin` is present, but earlier rows have none"
+            raise RowError(problem, reason="invalid_margin")
+        return margin
 
     def _of_test_row(self, given: Row) -> dict[str, Any]:
         name = next((name for name in _SCORED if name in given), None)
@@ -188,6 +215,20 @@ def _require_choice(
         problems.add(_NO_PROMPT[len(replies)], "no_prompt")
     for name, turns in replies.items():
         require_answers(turns, name, problems)
+
+
+def _margin(value: Any) -> float | None:
+    """Of a cell; None for an empty one."""
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return None
+    try:
+        margin = float(value) if isinstance(value, int | float | str) else math.nan
+    except (ValueError, OverflowError):
+        margin = math.nan
+    if isinstance(value, bool) or not abs(margin) < _MOST_MARGIN:
+        problem = f"`margin` must be a number between -1e30 and 1e30, not {value!r:.80}"
+        raise RowError(problem, reason="invalid_margin")
+    return margin
 
 
 def _truth(label: Any) -> bool:

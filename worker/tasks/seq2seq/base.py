@@ -20,7 +20,7 @@ from service.contract.splits import TRAIN, VALIDATION
 from worker.data.report import Measures
 from worker.failures import invalid_option
 from worker.tasks.base import PrepareContext, PreparedSplit, parameters_of, train_features
-from worker.tasks.common import feature_file, predictions, token_scores
+from worker.tasks.common import feature_file, generation, predictions, token_scores
 from worker.tasks.seq2seq.rows import requires_targets
 from worker.training import build, label_smoothing
 from worker.training.kernels import chunked_cross_entropy
@@ -328,11 +328,12 @@ class Seq2SeqObjective:
         metrics = {"loss": collected.mean_loss()} if with_labels else {}
         if not self._parameters.predict_with_generate:
             return Evaluation(metrics)
-        texts = self._texts(collected.tokens)
+        written = [self._written(row) for row in collected.tokens]
+        texts = self._texts(written)
         references = self._texts(data.features["labels"])
         if with_labels:
             metrics |= self._metrics(texts, references)
-            metrics["gen_len"] = float(np.mean([self._length(row) for row in collected.tokens]))
+            metrics["gen_len"] = float(np.mean([self._length(row) for row in written]))
         rows: list[dict[str, Any]] = [{"prediction": text} for text in texts]
         if with_labels:
             rows = [
@@ -390,6 +391,11 @@ class Seq2SeqObjective:
     def _texts(self, tokens: Sequence[Sequence[int]]) -> list[str]:
         decoded = self._tokenizer.batch_decode(list(tokens), skip_special_tokens=True)
         return [text.strip() for text in decoded]
+
+    def _written(self, tokens: Sequence[int]) -> Sequence[int]:
+        """Up to the token that ends the text. The first token is where the decoder starts, which
+        in some models is the end token."""
+        return tokens[: generation.first_end(tokens, self._generation, start=1) + 1]
 
     def _length(self, tokens: Sequence[int]) -> int:
         return sum(token != self._tokenizer.pad_token_id for token in tokens)

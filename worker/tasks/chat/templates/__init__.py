@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any, Final
 
+from worker.data.inferences import Inferences
 from worker.failures import invalid_option
 
 NAMES: Final = (
@@ -48,6 +49,17 @@ def chosen(tokenizer: Any, requested: str | None) -> Mapping[bool, str]:
             templates=list(NAMES),
         )
     return {False: plain, True: own.get(_WITH_TOOLS, plain)}
+
+
+def infer(tokenizer: Any, requested: str | None, found: Inferences) -> None:
+    """Report that the model's own template writes the rows, where the job gives none."""
+    own = _own(tokenizer)
+    if requested is not None or not own:
+        return
+    name = _DEFAULT if own.get(_DEFAULT) else _WITH_TOOLS
+    other = _WITH_TOOLS in own and name != _WITH_TOOLS
+    also = f"; its template `{_WITH_TOOLS}` writes conversations with tools" if other else ""
+    found.add(OPTION, name, f"the chat template of the model's tokenizer writes the rows{also}")
 
 
 def _own(tokenizer: Any) -> Mapping[str, str]:

@@ -1,0 +1,108 @@
+"""What the spec leaves open and what of the rows is not used: events, data report and preview."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.contract.events import Notice
+from tests.stages.test_preview import previewed
+from tests.support.models import save_tiny_bert, save_tiny_llama, save_tiny_t5
+from tests.tasks.stages import StagedJob, write_rows
+from tests.training.support import PLAIN
+
+WORDS: list[dict[str, Any]] = [
+    {"id": str(n), "tokens": ["the", "board"], "pos_tags": [0, 1], "ner_tags": [n % 2, 1]}
+    for n in range(4)
+]
+NER = (
+    "Inferred `dataset.columns.tags: ner_tags`: the rows have no `tags`; found by its name, as "
+    "run_ner does"
+)
+POS = "The column `pos_tags` is not used: run_ner trains it with `--task_name pos`"
+OWN = "Inferred `task.chat_template: default`: the chat template of the model's tokenizer writes "
+
+
+def job(home: Path, task: Any, model: Path, rows: list[dict[str, Any]]) -> StagedJob:
+    home.mkdir(exist_ok=True)
+    file = write_rows(home / "train.jsonl", rows)
+    body = {
+        "task": task,
+        "model": {"name_or_path": str(model)},
+        "dataset": {"source": "path", "train": file, "validation": file},
+        "training": PLAIN,
+        "resources": {"gpus": 0},
+    }
+    return StagedJob(home, body)
+
+
+def reported(done: StagedJob) -> list[str]:
+    notices = [event for event in done.notices if isinstance(event, Notice)]
+    return [
+        notice.message
+        for notice in notices
+        if not {"inferred", "unused_column"}.isdisjoint(notice.data)
+    ]
+
+
+class TestJob:
+    def test_says_each_once_also_if_its_data_is_prepared_already(self, tmp_path: Path) -> None:
+        model = save_tiny_bert(tmp_path / "model")
+        for _ in range(2):
+            done = job(tmp_path, "token-classification", model, WORDS)
+            prepared = done.prepare()
+            messages = reported(done)
+            assert (messages.count(NER), messages.count(POS)) == (1, 1)
+            assert prepared.data_report is not None
+            inferred = prepared.data_report["inferred"]["dataset.columns.tags"]
+            assert inferred["value"] == "ner_tags"
+            for split in ("train", "validation"):
+                assert prepared.data_report["splits"][split]["unused_columns"] == ["pos_tags"]
+        assert any("Reusing the prepared data" in str(event) for event in done.notices)
+
+    def test_says_which_template_writes_conversations(self, tmp_path: Path) -> None:
+        model = save_tiny_llama(tmp_path / "model", positions=256)
+        rows = [{"instruction": f"who wrote {n}?", "output": "Ada"} for n in range(4)]
+        done = job(tmp_path / "own", "chat", model, rows)
+        done.prepare()
+        assert sum(message.startswith(OWN) for message in reported(done)) == 1
+        assert sum("after an empty line" in message for message in reported(done)) == 1
+        given = job(tmp_path / "given", {"type": "chat", "chat_template": "zephyr"}, model, rows)
+        given.prepare()
+        assert not any("chat_template" in message for message in reported(given))
+
+    @pytest.mark.parametrize("task", ["preference", "reward"])
+    def test_says_which_template_writes_pairs(self, tmp_path: Path, task: str) -> None:
+        model = save_tiny_llama(tmp_path / "model", positions=256)
+        rows = [{"prompt": f"who {n}?", "chosen": "Ada", "rejected": "Bob"} for n in range(4)]
+        done = job(tmp_path, task, model, rows)
+        done.prepare()
+        assert sum(message.startswith(OWN) for message in reported(done)) == 1
+
+    def test_trains_the_same_under_other_names(self, tmp_path: Path) -> None:
+        texts = ["the report was read by the board", "it was written in the morning"] * 4
+        model = save_tiny_t5(tmp_path / "model", texts)
+        found = []
+        for text, summary in (("text", "summary"), ("article", "highlights"), ("a", "b")):
+            rows = [{text: each, summary: each[:9]} for each in texts]
+            done = job(tmp_path / text, "summarization", model, rows)
+            done.body["training"] = PLAIN | {"max_steps": 2, "save_strategy": "no"}
+            found.append(done.train()[0].weights_sha256)
+        assert len(set(found)) == 1
+
+
+def test_a_preview_shows_it(tmp_path: Path) -> None:
+    model = save_tiny_bert(tmp_path / "model")
+    train = write_rows(tmp_path / "train.jsonl", WORDS)
+    found = previewed(tmp_path, model, "token-classification", train)
+    assert (found["failure"], found["notices"].count(NER)) == (None, 1)
+    assert found["notices"].count(POS) == 1
+
+
+def test_a_preview_shows_the_template(tmp_path: Path) -> None:
+    model = save_tiny_llama(tmp_path / "model", positions=256)
+    turns = [{"role": "user", "content": "who?"}, {"role": "assistant", "content": "Ada"}]
+    train = write_rows(tmp_path / "train.jsonl", [{"messages": turns, "system": "Be brief."}])
+    notices = previewed(tmp_path, model, "chat", train)["notices"]
+    assert sum(notice.startswith(OWN) for notice in notices) == 1
+    assert any(notice.startswith("The column `system` is not used") for notice in notices)
