@@ -136,6 +136,8 @@ def summary(found: Json) -> Iterator[str]:
             f"{unknown:.0%} of the tokens are unknown to the tokenizer: a model of this language "
             "or of this kind of text will learn more"
         )
+    for notice in found["notices"]:
+        yield f"notice: {escaping.line(notice)}"
 
 
 def heading(number: int, example: Json) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 from service.contract.failures import FailureCode
 from worker.data import usable_rows
 from worker.data.cleaning import BadRow, Tally
+from worker.data.inferences import Inferences
 from worker.data.usable_rows import Policy
 
 NAME: Final = "data_report.json"
@@ -124,11 +125,13 @@ def render(
     names: Mapping[str, list[str]],
     tallies: Mapping[str, Tally],
     measures: Mapping[str, Any],
+    inferences: Inferences,
 ) -> dict[str, Any]:
     """The report; `names` are those of each split's tables."""
     return {
         "on_bad_row": "skip" if policy.skips else "fail",
         "max_bad_fraction": policy.max_bad_fraction if policy.skips else None,
+        "inferred": inferences.as_json(),
         "splits": {
             split: {**counts(tally), **measures.get(split, {})}
             | {"bad_rows": usable_rows.listed(tally, names[split])}

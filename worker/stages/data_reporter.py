@@ -10,6 +10,7 @@ from service.contract.splits import TRAIN
 from service.contract.stages import StageRequest
 from worker.data import report, usable_rows
 from worker.data.cleaning import Tally
+from worker.data.inferences import Inferences
 from worker.data.sources import Data
 from worker.data.usable_rows import Policy, Split
 from worker.stages.prepare_events import Events
@@ -26,6 +27,7 @@ class DataReporter:
         dataset = request.spec.dataset
         self.policy = Policy(dataset.on_bad_row == "skip", dataset.max_bad_fraction)
         self.max_prepared_bytes = request.max_prepared_bytes
+        self.inferences = Inferences()
         self._request = request
         self._data = data
         self._events = events
@@ -45,6 +47,10 @@ class DataReporter:
                 self._events.notice(Notice(message=message, data={"split": split, **counts}))
 
         self._warn_of_few_examples(tallies)
+
+    def report_inferences(self) -> None:
+        for notice in self.inferences.unreported():
+            self._events.notice(notice)
 
     def _name_bad_rows(self, splits: Sequence[Split]) -> None:
         """An event for each of the first, as a person who corrects a file reads them."""
@@ -71,12 +77,14 @@ class DataReporter:
 
     def of_entry(self, entry: content_cache.Entry) -> dict[str, Any] | None:
         """None for data prepared by an older release."""
+        self.inferences.read(entry.folder)
+        self.report_inferences()
         found = report.read(entry.folder)
         return None if found is None else report.summary(self._write(*found))
 
     def _write(self, tallies: Mapping[str, Tally], measures: Mapping[str, Any]) -> dict[str, Any]:
         names = {split: self._data.names(split) for split in tallies}
-        made = report.render(self.policy, names, tallies, measures)
+        made = report.render(self.policy, names, tallies, measures, self.inferences)
         file = self._request.attempt_dir / report.NAME
         file.write_text(json.dumps(made, indent=2, ensure_ascii=False), encoding="utf-8")
         self._events.artifact(report.NAME, file, self._request.workspace)

@@ -128,10 +128,17 @@ class Preparation:
             made, measures[split] = self.tokenize(split, folder / split)
             counts[split] |= made
         report.write(folder, tallies, measures)
+        self._reporter.inferences.write(folder)
         return counts
 
     def check_all(self, folder: Path) -> dict[str, Tally]:
         """Check the training rows first: validation rows may have only their labels."""
+        try:
+            return self._tallies(folder)
+        finally:  # they may explain a failure
+            self._reporter.report_inferences()
+
+    def _tallies(self, folder: Path) -> dict[str, Tally]:
         tallies: dict[str, Tally] = {}
         label_check = None
         for split in self._data.splits():
