@@ -1,6 +1,6 @@
 """The protocol of a task: how its rows become features, and how features are trained on."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -9,6 +9,7 @@ from service.contract.events import Notice
 from service.contract.spec import JobSpec
 from service.contract.splits import TRAIN
 from service.contract.types import TaskParametersModel
+from worker.data.inferences import Inferences
 from worker.data.prepared_size import UNLIMITED, SizeLimit
 from worker.data.report import Measures
 from worker.data.table import Row
@@ -141,6 +142,16 @@ class ComparesLabels(Protocol):
     def label_check(self, spec: JobSpec, examples: Any) -> Callable[[Row], None]:
         """A function that raises RowError for a cleaned validation row whose label is not in the
         training rows, `examples`. Raises StageError if these cannot be used for training."""
+
+
+@runtime_checkable
+class InfersLabels(Protocol):
+    """A task whose training rows decide what its labels are, where the spec does not."""
+
+    def infer(self, spec: JobSpec, examples: Any, found: Inferences) -> Iterator[Notice]:
+        """Add to `found` what the training rows, `examples`, decide, or the model in a job that
+        does not train; yield what is doubtful about the labels. Raises StageError if they cannot be
+        used for training."""
 
 
 @runtime_checkable
