@@ -1139,6 +1139,10 @@ class PreviewSplit(Model):
     target_tokens: PreviewLengths | None = None
     targets_truncated: int | None = None
     windows_per_example: dict[str, int] | None = None
+    labels: dict[str, int] | None = None
+    """
+    Label → rows that have it, or words: the most frequent 100. null where there are none.
+    """
     trained_tokens: int | None = None
     """
     Tokens of these features that count in the loss; null: labels do.
@@ -1448,6 +1452,11 @@ class StageTimes(Model):
     """
     Of the attempts that have ended, together.
     """
+
+
+TextClassificationSpecLabelFormat = TypeAliasType(
+    "TextClassificationSpecLabelFormat", Literal["vector", "indices", "names"]
+)
 
 
 TextClassificationSpecProblemType = TypeAliasType(
@@ -2477,6 +2486,14 @@ class TextClassificationSpec(Model):
     label_names: list[str] | None = None
     """
     The labels in the order of the model's outputs; whole numbers in the data are places in it. Default: the training rows' labels, sorted.
+    """
+    label_format: TextClassificationSpecLabelFormat | None = None
+    """
+    vector: a list with an entry for each label, 1 or true where the text has it, else 0 or false; indices: places in `label_names`; names: whole numbers are names, too. Default: what all rows together can only be; refused where lists can be both.
+    """
+    label_columns: list[str] | None = None
+    """
+    Your columns of several labels, one for each label, with 1 or true where the text has it, else 0 or false. They are the `label_names` if those are not given.
     """
     max_seq_length: int | None = None
     """

@@ -24,6 +24,7 @@ ROWS: Final = 10_000
 _NEEDED: Final = ("torch", "transformers", "datasets", "tokenizers")
 _MANY_UNKNOWN: Final = 0.02
 _SHOWN_TOKENS: Final = 48
+_SHOWN_LABELS: Final = 20
 _SHOWN_CHARACTERS: Final = 400
 
 
@@ -118,6 +119,7 @@ def _cache(folder: Path) -> Path:
 def lines(found: Json) -> Iterator[str]:
     """The preview as text."""
     yield from summary(found)
+    yield from notices(found)
     for number, example in enumerate(found["examples"], start=1):
         yield ""
         yield heading(number, example)
@@ -135,8 +137,10 @@ def summary(found: Json) -> Iterator[str]:
             f"{unknown:.0%} of the tokens are unknown to the tokenizer: a model of this language "
             "or of this kind of text will learn more"
         )
-    for notice in found["notices"]:
-        yield f"notice: {escaping.line(notice)}"
+
+
+def notices(found: Json) -> Iterator[str]:
+    return (f"notice: {escaping.line(notice)}" for notice in found["notices"])
 
 
 def heading(number: int, example: Json) -> str:
@@ -174,6 +178,8 @@ def _split(name: str, split: Json, found: Json) -> Iterator[str]:
     )
     yield from _lengths("tokens", split.get("tokens"), split.get("truncated"), limit)
     yield from _lengths("target tokens", split.get("target_tokens"), split.get("targets_truncated"))
+    if split.get("labels"):
+        yield f"  labels: {_counted(split['labels'])}"
     if split.get("features") is not None:
         windows = split.get("windows_per_example")
         several = sum(rows for number, rows in (windows or {}).items() if int(number) > 1)
@@ -183,6 +189,12 @@ def _split(name: str, split: Json, found: Json) -> Iterator[str]:
             + (f", {trained:,} trained tokens" if trained is not None else "")
             + (f"; {several:,} rows make more than one window" if several else "")
         )
+
+
+def _counted(labels: dict[str, int]) -> str:
+    shown = [f"{escaping.line(name)} {n:,}" for name, n in list(labels.items())[:_SHOWN_LABELS]]
+    more = f", … {len(labels) - _SHOWN_LABELS} more" if len(labels) > _SHOWN_LABELS else ""
+    return ", ".join(shown) + more
 
 
 def _lengths(

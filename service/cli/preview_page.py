@@ -40,6 +40,7 @@ def _show_findings(console: Console, found: Json) -> None:
     output.print_lines(data_preview.summary(found))
     for name, split in found["splits"].items():
         output.print_lines(_histogram(name, split.get("tokens")))
+    output.print_lines(data_preview.notices(found))
     has_colours = console.is_terminal and not console.no_color
     if has_colours and any(example["trained"] for example in found["examples"]):
         console.print(Text("\nhighlighted: trained", style=_TRAINED))

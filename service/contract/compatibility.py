@@ -14,7 +14,7 @@ from service.contract.fsdp import FSDPSpec
 from service.contract.hub import HubSpec
 from service.contract.model import ModelSpec
 from service.contract.modes import Mode
-from service.contract.parameters import TaskSpec
+from service.contract.parameters import TaskSpec, TextClassificationSpec
 from service.contract.peft import (
     TASK_TYPES,
     LoraSpec,
@@ -150,6 +150,20 @@ def columns_have_one_name(task: TaskSpec, dataset: DatasetSpec) -> Sentences:
                 f"`task.{column}_column` is {theirs!r} but `dataset.columns.{column}` is "
                 f"{dataset.columns[column]!r}: give one of them"
             )
+
+
+def label_columns_replace_the_label(task: TaskSpec, dataset: DatasetSpec) -> Sentences:
+    if not isinstance(task, TextClassificationSpec) or task.label_columns is None:
+        return
+    if "label" in dataset.columns:
+        yield (
+            "`task.label_columns` takes the place of the column `label`: remove it from "
+            "`dataset.columns`"
+        )
+    for column in ("text", "text_pair"):
+        theirs = dataset.columns.get(column, column)
+        if theirs in task.label_columns:
+            yield f"`task.label_columns` names {theirs!r}, the column of `{column}`"
 
 
 def smoothed_labels_exist(mode: Mode, training: TrainingSpec, task: TaskSpec) -> Sentences:

@@ -189,6 +189,7 @@ def _distinct(names: list[str]) -> list[str]:
     return names
 
 
+LabelFormat = Literal["vector", "indices", "names"]
 LabelNames = Annotated[list[Name], Field(min_length=2, max_length=1000), AfterValidator(_distinct)]
 
 
@@ -206,6 +207,17 @@ class TextClassificationSpec(TaskParametersModel):
         description="The labels in the order of the model's outputs; whole numbers in the data "
         "are places in it. Default: the training rows' labels, sorted.",
     )
+    label_format: LabelFormat | None = Field(
+        None,
+        description="vector: a list with an entry for each label, 1 or true where the text has "
+        "it, else 0 or false; indices: places in `label_names`; names: whole numbers are names, "
+        "too. Default: what all rows together can only be; refused where lists can be both.",
+    )
+    label_columns: LabelNames | None = Field(
+        None,
+        description="Your columns of several labels, one for each label, with 1 or true where the "
+        "text has it, else 0 or false. They are the `label_names` if those are not given.",
+    )
     max_seq_length: int | None = Field(
         None,
         ge=4,
@@ -213,6 +225,38 @@ class TextClassificationSpec(TaskParametersModel):
         description="Tokens with specials; longer texts are cut. Default: the smaller of 128 and "
         "the model's limit.",
     )
+
+    def names(self) -> list[str] | None:
+        """Of the labels, as far as the spec gives them."""
+        return self.label_columns if self.label_names is None else self.label_names
+
+    def has_vectors(self) -> bool:
+        return self.label_format == "vector" or self.label_columns is not None
+
+    def known_problem(self) -> ProblemType | None:
+        """`problem_type`, or what vectors imply."""
+        return "multi_label_classification" if self.has_vectors() else self.problem_type
+
+    @rule
+    def _labels_fit_the_problem(self) -> Iterator[str]:
+        option = "label_columns" if self.label_columns is not None else "label_format: vector"
+        several = self.problem_type in (None, "multi_label_classification")
+        if self.has_vectors() and not several:
+            yield f"`{option}` gives several labels, but `problem_type` is `{self.problem_type}`"
+        elif self.label_format is not None and self.problem_type == "regression":
+            yield "`label_format` is about labels, and `problem_type: regression` has none"
+
+    @rule
+    def _columns_are_vectors(self) -> Iterator[str]:
+        if self.label_columns is None:
+            return
+        if self.label_format not in (None, "vector"):
+            yield f"`label_columns` are a vector, but `label_format` is `{self.label_format}`"
+        if self.label_names is not None and len(self.label_names) != len(self.label_columns):
+            yield (
+                f"`label_names` must name each of the {len(self.label_columns)} `label_columns`, "
+                f"but has {len(self.label_names)} names"
+            )
 
 
 class TokenClassificationSpec(TaskParametersModel):

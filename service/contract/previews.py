@@ -95,6 +95,11 @@ class PreviewSplit(BaseModel):
     target_tokens: PreviewLengths | None = None
     targets_truncated: int | None = None
     windows_per_example: dict[str, int] | None = None
+    labels: dict[str, int] | None = Field(
+        None,
+        description="Label → rows that have it, or words: the most frequent 100. null where there "
+        "are none.",
+    )
     trained_tokens: int | None = Field(
         None, description="Tokens of these features that count in the loss; null: labels do."
     )

@@ -137,6 +137,7 @@ RULES: Final[tuple[Callable[[JobSpec], Iterator[str]], ...]] = (
         job.mode, job.training, job.dataset, job.task
     ),
     lambda job: compatibility.columns_have_one_name(job.task, job.dataset),
+    lambda job: compatibility.label_columns_replace_the_label(job.task, job.dataset),
     lambda job: compatibility.smoothed_labels_exist(job.mode, job.training, job.task),
     lambda job: compatibility.references_are_untrained(job.mode, job.task),
     lambda job: compatibility.threshold_has_one_validation_set(job.mode, job.task, job.dataset),

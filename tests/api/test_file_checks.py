@@ -104,6 +104,20 @@ class TestCheck:
         assert check(client, file_id, "text-classification")["failure"] is not None
         assert check(client, file_id, "text-classification", split="test")["failure"] is None
 
+    def test_lists_of_labels_are_read_as_all_rows_together_say(self, client: httpx.Client) -> None:
+        def checked(labels: list[Any], **task: Any) -> Any:
+            lines = [json.dumps({"text": "x", "label": label}) + "\n" for label in labels]
+            file_id = upload(client, "".join(lines).encode())
+            return check(client, file_id, {"type": "text-classification", **task})
+
+        names = {"label_names": ["a", "b", "c"]}
+        assert checked([[1, 0, 1], [0, 0, 0]], **names)["rows_usable"] == 2
+        refused = checked([[1, 0, 1], [0, 2]])["failure"]
+        assert refused["code"] == "invalid_option"
+        assert "`task.label_format` is needed" in refused["message"]
+        found = checked([[1, 0, 1], [0, 2]], label_format="vector")
+        assert (found["failure"], found["bad_by_reason"]) == (None, {"length_mismatch": 1})
+
     def test_parquet(self, client: httpx.Client, tmp_path: Path) -> None:
         pq.write_table(pa.table({"text": ["x", None]}), tmp_path / "a")
         found = check(client, upload(client, (tmp_path / "a").read_bytes()))

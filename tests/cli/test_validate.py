@@ -95,6 +95,9 @@ class TestData:
         assert lines[2] == "train: 3 rows read, 3 usable, 0 bad"
         assert lines[3].startswith("  tokens per row: p50 ")
         assert "validation: 2 rows read, 1 usable, 1 bad" in lines
+        assert "  labels: gut 2, schlecht 1" in lines
+        given = "notice: Inferred `task.label_names: [gut, schlecht]`: "
+        assert any(line.startswith(given) for line in lines)
         assert "  held_out.csv, line 3: `text` is empty (empty_text)" in lines
         assert any(line.startswith("Example 1 of the train split, ") for line in lines)
         assert lines[-1] == "  target: label: schlecht"

@@ -19,7 +19,10 @@ STORED: Final[list[dict[str, Any]]] = json.loads(
 )
 
 ADDED_SINCE: Final[dict[str, Any]] = {"secrets": None, "webhooks": []}
-ADDED_TO_TASK: Final[dict[str, dict[str, Any]]] = {"causal-lm": {"packing": "off"}}
+ADDED_TO_TASK: Final[dict[str, dict[str, Any]]] = {
+    "causal-lm": {"packing": "off"},
+    "text-classification": {"label_format": None, "label_columns": None},
+}
 
 
 @pytest.mark.parametrize("stored", STORED, ids=[spec["task"]["type"] for spec in STORED])

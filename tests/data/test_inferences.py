@@ -26,3 +26,13 @@ def test_each_is_reported_once_also_from_prepared_data(tmp_path: Path) -> None:
     assert list(again.unreported()) == []
     assert again.as_json()["task.problem_type"]["value"] == "another"
     again.read(tmp_path / "of an older release")
+
+
+def test_a_long_list_is_cut() -> None:
+    found = Inferences()
+    found.add("task.label_names", ["x" * 300] * 5000, "each row has another one")
+    kept = found.as_json()["task.label_names"]
+    assert (len(kept["value"]), len(kept["value"][0]), kept["left_out"]) == (100, 200, 4900)
+    (notice,) = found.unreported()
+    assert "… 4,980 more]" in notice.message
+    assert len(notice.message) < 2000

@@ -68,7 +68,7 @@ def messages(guide: Guide, before: str, after: str | bytes, folder: Path) -> str
     body["dataset"]["train"] = "file-1"
     spec = JobSpec.model_validate(body)
     checking = Checking(
-        row_checks.columns(spec.task.type, "train", spec.columns),
+        row_checks.columns(spec.task.type, "train", spec.columns, spec.task),
         row_checks.ROW_CHECKS[spec.task.type].cleaner("train", spec.task),
         limit=None,
         skips=False,

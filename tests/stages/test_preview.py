@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from service.cli import data_preview
 from service.contract.events import Finished
 from service.contract.previews import MOST_CHARACTERS, MOST_SHOWN, PreviewResult
 from tests.support.models import save_tiny_gpt2, save_tiny_llama
@@ -124,6 +125,24 @@ class TestClassification:
         assert first["tokens"] == ["[CLS]", "the", "board", "[SEP]"]
         assert [first["target"], second["target"]] == ["label: good", "label: bad"]
         assert found["unknown_tokens"] == 0
+
+    def test_what_is_inferred_and_rows_of_each_label(
+        self, tmp_path: Path, weightless: Path
+    ) -> None:
+        rows = [{"text": f"{n}", "label": [n % 2, 0, 1]} for n in range(6)]
+        train = write_rows(tmp_path / "train.jsonl", rows)
+        found = previewed(tmp_path, weightless, self.TASK, train)
+        assert found["splits"]["train"]["labels"] == {"2": 6, "0": 3}
+        assert [each["target"] for each in found["examples"]] == ["labels: 2", "labels: 0, 2"]
+        notices = [
+            "Inferred `task.label_format: vector`: all lists have 3 entries, 0 or 1",
+            "Inferred `task.problem_type: multi_label_classification`: the labels are lists",
+            "Inferred `task.label_names: [0, 1, 2]`: the places in the vectors",
+        ]
+        assert found["notices"] == notices
+        lines = list(data_preview.lines(found))
+        assert "  labels: 2 6, 0 3" in lines
+        assert [line for line in lines if "Inferred" in line] == [f"notice: {n}" for n in notices]
 
     def test_bad_rows_are_the_failure_of_a_job_and_the_others_are_shown(
         self, tmp_path: Path, weightless: Path

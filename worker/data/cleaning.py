@@ -31,6 +31,8 @@ class Columns:
     """The task's column → the user's."""
     needed: frozenset[str]
     """The task's columns that every row must have."""
+    listed: frozenset[str] = frozenset()
+    """Those that the user lists in `task.label_columns`: `dataset.columns` does not map them."""
 
     @classmethod
     def of(
@@ -259,9 +261,16 @@ def missing_column(
     shown = ", ".join(repr(name[:_NAME]) for name in found[:SHOWN]) or "none"
     message += f". Columns found: {shown}{', …' if len(found) > SHOWN else ''}."
     message += "".join(f" Did you mean {best!r} for {name!r}?" for name, best in near.items())
-    mapping = {name: near.get(columns.names[name], "<your column>") for name in missing}
+    if listed := [columns.names[name] for name in missing if name in columns.listed]:
+        message += f" `task.label_columns` lists {', '.join(map(repr, listed))}."
+    mapping = {
+        name: near.get(columns.names[name], "<your column>")
+        for name in missing
+        if name not in columns.listed
+    }
     mapped = ", ".join(f"{name}: {best}" for name, best in mapping.items())
-    message += f" To use columns of other names, set `dataset.columns: {{{mapped}}}`."
+    if mapped:
+        message += f" To use columns of other names, set `dataset.columns: {{{mapped}}}`."
     return StageError(
         FailureCode.MISSING_COLUMN, message, missing=theirs, found=list(found[:SHOWN]), nearest=near
     )

@@ -9,6 +9,9 @@ from typing import Any, Final
 from service.contract.events import Notice
 
 _FILE: Final = "inferences.json"
+_MOST: Final = 100
+"""Entries of a list that are kept; each has up to `_LONGEST` characters."""
+_LONGEST: Final = 200
 _SHOWN: Final = 20
 """Entries of a list in a message."""
 _CHARACTERS: Final = 80
@@ -26,16 +29,20 @@ class Inferences:
         """`field` is that of the spec, such as `task.problem_type`; `value` what it would have to
         be set to for the same result. `reason` is a clause without a full stop at its end.
 
-        What was added first for a field remains.
+        What was added first for a field remains. Of a long list the beginning is kept, and
+        `left_out` counts the rest.
         """
-        self._found.setdefault(field, {"value": value, "reason": reason})
+        found = {"value": _bounded(value), "reason": reason}
+        if isinstance(value, list) and len(value) > _MOST:
+            found["left_out"] = len(value) - _MOST
+        self._found.setdefault(field, found)
 
     def unreported(self) -> Iterator[Notice]:
         """A notice of each that was added since the last call."""
         for name, found in self._found.items():
             if name not in self._reported:
                 self._reported.add(name)
-                message = f"Inferred `{name}: {_shown(found['value'])}`: {found['reason']}"
+                message = f"Inferred `{name}: {_shown(found)}`: {found['reason']}"
                 yield Notice(message=message, data={"inferred": {name: found}})
 
     def as_json(self) -> dict[str, dict[str, Any]]:
@@ -52,11 +59,19 @@ class Inferences:
         path = folder / _FILE
         if path.is_file():
             for name, found in json.loads(path.read_text()).items():
-                self.add(name, found["value"], found["reason"])
+                self._found.setdefault(name, found)
 
 
-def _shown(value: Any) -> str:
+def _bounded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_bounded(each) for each in value[:_MOST]]
+    return value[:_LONGEST] if isinstance(value, str) else value
+
+
+def _shown(found: dict[str, Any]) -> str:
+    value, left_out = found["value"], found.get("left_out", 0)
     if not isinstance(value, list):
         return str(value)[:_CHARACTERS]
-    more = [f"… {len(value) - _SHOWN:,} more"] if len(value) > _SHOWN else []
+    hidden = max(len(value) - _SHOWN, 0) + left_out
+    more = [f"… {hidden:,} more"] if hidden else []
     return f"[{', '.join([*(str(each)[:_CHARACTERS] for each in value[:_SHOWN]), *more])}]"

@@ -17,6 +17,10 @@ from worker.data.usable_rows import Policy
 
 NAME: Final = "data_report.json"
 _BINS: Final = 20
+_LABELS: Final = 100
+"""The most frequent ones, which are counted in the report."""
+_CHARACTERS: Final = 200
+"""Of a label."""
 _PERCENTILES: Final = (50, 90, 95, 99)
 
 
@@ -75,6 +79,8 @@ class Measures:
     target_tokens: Lengths = field(default_factory=Lengths)
     windows: Counter[int] | None = None
     """Features per row → number of rows; None if features are not made row by row."""
+    labels: Counter[str] | None = None
+    """Label → rows that have it, or words; None for tasks without labels."""
 
     def summary(self) -> dict[str, Any]:
         found: dict[str, Any] = {"tokens": self.tokens.summary()}
@@ -83,6 +89,9 @@ class Measures:
         if targets is not None:
             found |= {"target_tokens": targets}
             found |= {"targets_truncated": self.target_tokens.truncated}
+        if self.labels:
+            listed = self.labels.most_common(_LABELS)
+            found |= {"labels": {name[:_CHARACTERS]: count for name, count in listed}}
         windows = None
         if self.windows is not None:
             windows = {str(number): rows for number, rows in sorted(self.windows.items())}

@@ -1,7 +1,8 @@
 """The data in `prepare`: every row checked, then tokenised into the shared cache."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,12 +30,14 @@ from worker.tasks.base import (
     EXAMPLES_FILE,
     FEATURES_FILE,
     ComparesLabels,
+    InfersLabels,
     PrepareContext,
     Task,
     TokenizesRows,
 )
 
 _LAYOUT = 1  # of a cache entry
+_REPORT_EVERY: Final = 1000  # rows
 LabelCheck = Callable[[Row], None]
 LIMITS: Final = {
     TRAIN: "max_train_samples",
@@ -77,6 +80,8 @@ class Preparation:
         self._data = data
         self._events = events
         self._finder = row_checks.finder(task.name, spec.columns, reporter.inferences)
+        self._parameters: Any = spec.task
+        """The task's, completed by what all rows together say."""
 
     def run(self, cache_dir: Path) -> content_cache.Entry:
         key = content_cache.address(self._ingredients())
@@ -142,8 +147,16 @@ class Preparation:
         return tallies
 
     def _tallies(self, folder: Path) -> dict[str, Tally]:
+        self._parameters = row_checks.decided(
+            self._task.name,
+            self._spec.task,
+            {split: partial(self._surveyed, split) for split in self._data.splits()},
+            self._reporter.inferences,
+        )
         tallies: dict[str, Tally] = {}
         label_check = None
+        if not self._spec.trains:
+            self._infer(None)
         for split in self._data.splits():
             check = label_check if is_validation(split) else None
             tallies[split] = self._check(split, folder / split, check)
@@ -151,26 +164,35 @@ class Preparation:
                 label_check = self._label_check(folder / split, tallies[split])
         return tallies
 
+    def _surveyed(self, split: str, survey: row_checks.Survey) -> Iterator[Any]:
+        """Reads the rows of the split for `survey` alone."""
+        checking = self._checking(split, survey)
+        for number, row in enumerate(checking.rows(self._data.tables(split))):
+            if number % _REPORT_EVERY == 0:
+                self._events.progress(number, 0)
+            yield row
+
+    def _infer(self, train_examples: Any) -> None:
+        """Report what the training rows decide, or the model of a job that does not train."""
+        if isinstance(self._task, InfersLabels):
+            found = self._reporter.inferences
+            for notice in self._task.infer(self._spec, train_examples, found):
+                self._events.notice(notice)
+
     def _label_check(self, folder: Path, train: Tally) -> LabelCheck | None:
         """None if no labels are compared, or if the labels are not known yet, because bad rows that
         must be corrected first may have more."""
         known = train.used > 0 and (self._reporter.policy.skips or not train.bad)
         if not known or not isinstance(self._task, ComparesLabels):
             return None
+        self._infer(_examples(folder))
         return self._task.label_check(self._spec, _examples(folder))
 
     def _check(self, split: str, folder: Path, label_check: LabelCheck | None) -> Tally:
         folder.mkdir()
-        task = self._task.name
         clean = self._cleaner(split)
-        checking = Checking(
-            columns=row_checks.columns(task, split, self._spec.columns),
-            clean=clean if label_check is None else _both(clean, label_check),
-            limit=self._limit(split),
-            skips=self._reporter.policy.skips,
-            most_read=self._most_read,
-            openai_checks=chat_format.openai_checks(task),
-            finder=self._finder,
+        checking = self._checking(
+            split, clean if label_check is None else _Both(clean, label_check)
         )
         examples = Examples(checking, self._task.example_schema(), self._size(split))
         return examples.write(
@@ -179,9 +201,21 @@ class Preparation:
             lambda rows: self._events.progress(rows, 0),
         )
 
+    def _checking(self, split: str, clean: Cleaner) -> Checking:
+        task = self._task.name
+        return Checking(
+            columns=row_checks.columns(task, split, self._spec.columns, self._spec.task),
+            clean=clean,
+            limit=self._limit(split),
+            skips=self._reporter.policy.skips,
+            most_read=self._most_read,
+            openai_checks=chat_format.openai_checks(task),
+            finder=self._finder,
+        )
+
     def _cleaner(self, split: str) -> Cleaner:
         """The task's cleaner, with its tokenizer of rows if it has one."""
-        clean = row_checks.ROW_CHECKS[self._task.name].cleaner(split, self._spec.task)
+        clean = row_checks.ROW_CHECKS[self._task.name].cleaner(split, self._parameters)
         if not isinstance(self._task, TokenizesRows):
             return clean
         tokenizer = self._model.tokenizer
@@ -221,7 +255,7 @@ class _TokenizingCleaner:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        return self.clean.counts if isinstance(self.clean, CountsChanges) else {}
+        return _counts(self.clean)
 
     def __call__(self, row: Row) -> dict[str, Any]:
         cleaned = self.clean(row)
@@ -229,13 +263,23 @@ class _TokenizingCleaner:
             return self.tokenize(cleaned)
 
 
-def _both(clean: Cleaner, label_check: LabelCheck) -> Cleaner:
-    def check(row: Row) -> dict[str, Any]:
-        cleaned = clean(row)
-        label_check(cleaned)
+@dataclass(frozen=True)
+class _Both:
+    clean: Cleaner
+    label_check: LabelCheck
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        return _counts(self.clean)
+
+    def __call__(self, row: Row) -> dict[str, Any]:
+        cleaned = self.clean(row)
+        self.label_check(cleaned)
         return cleaned
 
-    return check
+
+def _counts(clean: Cleaner) -> Mapping[str, int]:
+    return clean.counts if isinstance(clean, CountsChanges) else {}
 
 
 def _examples(folder: Path) -> Any:

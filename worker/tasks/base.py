@@ -1,6 +1,6 @@
 """The protocol of a task: how its rows become features, and how features are trained on."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -144,6 +144,16 @@ class ComparesLabels(Protocol):
     def label_check(self, spec: JobSpec, examples: Any) -> Callable[[Row], None]:
         """A function that raises RowError for a cleaned validation row whose label is not in the
         training rows, `examples`. Raises StageError if these cannot be used for training."""
+
+
+@runtime_checkable
+class InfersLabels(Protocol):
+    """A task whose training rows decide what its labels are, where the spec does not."""
+
+    def infer(self, spec: JobSpec, examples: Any, found: Inferences) -> Iterator[Notice]:
+        """Add to `found` what the training rows, `examples`, decide, or the model in a job that
+        does not train; yield what is doubtful about the labels. Raises StageError if they cannot be
+        used for training."""
 
 
 @runtime_checkable

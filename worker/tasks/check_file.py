@@ -21,7 +21,7 @@ from service.contract.failures import Failure, FailureCode, StageError
 from service.contract.spec import JobSpec
 from worker.data.cleaning import Checking
 from worker.data.inferences import Inferences
-from worker.data.table import Row, RowError, Source, Table
+from worker.data.table import Cleaner, Row, RowError, Source, Table
 from worker.data.usable_rows import Policy, Split, by_reason, listed
 
 _MIB: Final = 1024**2
@@ -79,7 +79,6 @@ def _limit(request: Request) -> None:
 
 def _answer(request: Request) -> Answer:
     from worker.data.formats import detect
-    from worker.tasks import row_checks
 
     spec = JobSpec.model_validate(request.spec)
     dataset = spec.dataset
@@ -89,14 +88,7 @@ def _answer(request: Request) -> Answer:
     checking: Checking | None = None
     failure: Failure | None = None
     try:
-        checking = Checking(
-            row_checks.columns(spec.task.type, request.split, spec.columns),
-            row_checks.ROW_CHECKS[spec.task.type].cleaner(request.split, spec.task),
-            limit=None,
-            skips=True,
-            openai_checks=chat_format.openai_checks(spec.task.type),
-            finder=row_checks.finder(spec.task.type, spec.columns, Inferences()),
-        )
+        checking = _checking(request, spec, reading)
         for _row in checking.rows([reading.table()]):
             pass
     except StageError as error:
@@ -125,6 +117,28 @@ def _answer(request: Request) -> Answer:
         usable_with=usable,
         failure=failure.model_dump(mode="json") if failure is not None else None,
     )
+
+
+def _checking(request: Request, spec: JobSpec, reading: "_Reading") -> Checking:
+    """With the parameters that follow from all rows. Raises StageError if they do not decide."""
+    from worker.tasks import row_checks
+
+    task = spec.task.type
+    finder = row_checks.finder(task, spec.columns, Inferences())
+
+    def calling(clean: Cleaner) -> Checking:
+        return Checking(
+            row_checks.columns(task, request.split, spec.columns, spec.task),
+            clean,
+            limit=None,
+            skips=True,
+            openai_checks=chat_format.openai_checks(task),
+            finder=finder,
+        )
+
+    surveyed = {request.split: lambda survey: calling(survey).rows([reading.table()])}
+    parameters = row_checks.decided(task, spec.task, surveyed, Inferences())
+    return calling(row_checks.ROW_CHECKS[task].cleaner(request.split, parameters))
 
 
 def _usable_with(split: Split, max_bad_fraction: float) -> tuple[list[str], Failure | None]:

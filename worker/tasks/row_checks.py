@@ -3,23 +3,40 @@
 Needs no tokenizer and no large library, so that the API server can check an upload.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from service.contract.splits import TEST
 from service.contract.tasks import TASKS
 from worker.data.cleaning import Columns
 from worker.data.column_names import ColumnFinder
 from worker.data.inferences import Inferences
-from worker.data.table import Cleaner
+from worker.data.table import Cleaner, Row
 from worker.tasks.chat import rows as chat_rows
-from worker.tasks.classification import text_rows, token_rows
+from worker.tasks.classification import label_format, text_rows, token_rows
 from worker.tasks.language_modeling import rows as lm_rows
 from worker.tasks.preference import rows as preference_rows
 from worker.tasks.question_answering import rows as qa_rows
 from worker.tasks.seq2seq import rows as seq2seq_rows
 from worker.tasks.usual_columns import USUAL
+
+
+class Survey(Protocol):
+    """What only all rows together decide. It is called with rows like a cleaner."""
+
+    has_labels: bool
+    is_done: bool
+    """No further row changes the decision."""
+
+    def __call__(self, row: Row) -> dict[str, Any]: ...
+
+    def decided(self, found: Inferences) -> Any:
+        """The task's parameters, completed. Raises StageError if the rows do not decide."""
+
+
+def _no_survey(_parameters: Any) -> None:
+    return None
 
 
 @dataclass(frozen=True)
@@ -31,6 +48,10 @@ class RowCheck:
     cleaner: Callable[[str, Any], Cleaner]
     """(split, the task's parameters) → a function that is called once with every row of the split,
     in order. Its rows have the task's own column names."""
+
+    survey: Callable[[Any], Survey | None] = _no_survey
+    """The task's parameters → what must read all rows before the cleaner is called with the first;
+    None if the parameters leave nothing open."""
 
     def required(self, split: str) -> tuple[str, ...]:
         """The columns that `split` must have."""
@@ -45,7 +66,9 @@ ROW_CHECKS: Final[dict[str, RowCheck]] = {
     "question-answering": RowCheck(("question", "context"), ("answers",), qa_rows.RowCleaner),
     "causal-lm": RowCheck(("text",), (), _language_model),
     "masked-lm": RowCheck(("text",), (), _language_model),
-    "text-classification": RowCheck(("text",), ("label",), text_rows.RowCleaner),
+    "text-classification": RowCheck(
+        ("text",), ("label",), text_rows.RowCleaner, label_format.survey
+    ),
     "token-classification": RowCheck(("tokens",), ("tags",), token_rows.RowCleaner),
     "summarization": RowCheck(("text",), ("summary",), seq2seq_rows.summarization),
     # Rows have one of several forms; the cleaner checks which.
@@ -56,14 +79,49 @@ ROW_CHECKS: Final[dict[str, RowCheck]] = {
 }
 
 
-def columns(task: str, split: str, mapping: Mapping[str, str]) -> Columns:
+def columns(task: str, split: str, mapping: Mapping[str, str], parameters: Any) -> Columns:
     """The columns of `task`; `mapping` has the user's names for some of them."""
     described = TASKS[task].columns
     required = set(ROW_CHECKS[task].required(split))
     spared = {column.name for column in described if column.required} - required
-    return Columns.of([column.name for column in described], required, spared, mapping)
+    known = [column.name for column in described]
+    found = Columns.of(known, required, spared, mapping)
+    listed: list[str] | None = getattr(parameters, "label_columns", None)
+    return found if listed is None else _with_label_columns(found, listed)
 
 
 def finder(task: str, mapping: Mapping[str, str], inferences: Inferences) -> ColumnFinder:
     """Finds the columns of `task` that `mapping` leaves open; of one job."""
     return ColumnFinder(USUAL[task], mapping, inferences)
+
+
+def _with_label_columns(found: Columns, listed: Sequence[str]) -> Columns:
+    """With these in place of the column `label`."""
+    ours = {text_rows.label_column(name): name for name in listed}
+    names = {name: theirs for name, theirs in found.names.items() if name != "label"}
+    is_needed = "label" in found.needed
+    needed = found.needed - {"label"} | (ours.keys() if is_needed else set())
+    return Columns({**names, **ours}, frozenset(needed), frozenset(ours))
+
+
+def decided(
+    task: str,
+    parameters: Any,
+    splits: Mapping[str, Callable[[Survey], Iterator[Any]]],
+    found: Inferences,
+) -> Any:
+    """The task's parameters, completed by what all rows together can only mean.
+
+    `splits`: split → a function that reads its rows, calling a cleaner with each. Raises StageError
+    if they do not decide.
+    """
+    survey = ROW_CHECKS[task].survey(parameters)
+    if survey is None:
+        return parameters
+    for split, rows in splits.items():
+        for _row in rows(survey):
+            if survey.is_done or (split == TEST and not survey.has_labels):
+                break
+        if survey.is_done:
+            break
+    return survey.decided(found)

@@ -202,6 +202,203 @@ class TestProblems:
         assert result.metrics["eval_loss"] == pytest.approx(expected, rel=1e-6)
 
 
+VECTORS = [[1, 0, 1], [0, 0, 0], [0, 1, 0], [1, 1, 1], [0, 0, 1], [1, 0, 0]]
+
+
+def inferred(job: StagedJob) -> dict[str, Any]:
+    """What the events report, each once."""
+    found = [
+        n.data["inferred"] for n in job.notices if isinstance(n, Notice) and "inferred" in n.data
+    ]
+    merged = {name: each["value"] for one in found for name, each in one.items()}
+    assert len(merged) == len(found)
+    return merged
+
+
+class TestVectors:
+    @pytest.mark.parametrize(
+        ("kind", "given"),
+        [
+            (int, {"problem_type": "multi_label_classification"}),
+            (int, {"label_names": ["a", "b", "c"]}),
+            (float, {}),
+            (bool, {}),
+            (int, {"label_columns": ["a", "b", "c"]}),
+        ],
+    )
+    def test_are_trained_as_transformers_trains_them(
+        self, make_job: MakeJob, tmp_path: Path, kind: type, given: dict[str, Any]
+    ) -> None:
+        """The loss of the rows' own vectors, which transformers takes as they are."""
+        rows = [{"text": f"text {n}", "label": [*map(kind, v)]} for n, v in enumerate(VECTORS)]
+        train: Any = rows
+        if "label_columns" in given:
+            train = tmp_path / "train.csv"
+            lines = [f"text {n},{','.join(map(str, v))}" for n, v in enumerate(VECTORS)]
+            train.write_text("\n".join(["text,a,b,c", *lines]))
+        job = make_job(
+            {"train": train, "validation": train},
+            task=given,
+            dropout=0.0,
+            learning_rate=0.0,
+            per_device_train_batch_size=6,
+        )
+        result, recorder = job.train()
+        output = job.workspace / str(result.output_dir)
+        model = transformers.AutoModelForSequenceClassification.from_pretrained(output).eval()
+        names = (
+            ["a", "b", "c"] if {"label_names", "label_columns"} & given.keys() else ["0", "1", "2"]
+        )
+        assert model.config.id2label == dict(enumerate(names))
+        tokenizer = transformers.AutoTokenizer.from_pretrained(output)
+        batch = tokenizer([row["text"] for row in rows], padding=True, return_tensors="pt")
+        targets = torch.tensor(VECTORS, dtype=torch.float32)
+        expected = model(**batch, labels=targets).loss.item()
+        assert recorder.train_values("loss")[1] == pytest.approx(expected, rel=1e-6)
+        assert result.metrics["eval_loss"] == pytest.approx(expected, rel=1e-6)
+        assert [row["label"] for row in predictions(job)] == [
+            [name for name, bit in zip(names, vector, strict=True) if bit] for vector in VECTORS
+        ]
+        found = inferred(job)
+        assert found.get("task.label_format") == (None if "label_columns" in given else "vector")
+
+    def test_a_label_that_no_row_has_keeps_its_place(self, make_job: MakeJob) -> None:
+        rows = [{"text": f"{n}", "label": [n % 2, 0, 1, 0]} for n in range(4)]
+        job = make_job({"train": rows, "validation": rows, "test": rows[:2]})
+        prepared = load_splits(job.prepare().prepared_dir)
+        for split, count in (("train", 4), ("validation", 4), ("test", 2)):
+            targets = prepared[split].features["labels"][:]
+            assert targets == [[n % 2, 0, 1, 0] for n in range(count)]
+        found = inferred(job)
+        assert found == {
+            "task.label_format": "vector",
+            "task.problem_type": "multi_label_classification",
+            "task.label_names": ["0", "1", "2", "3"],
+        }
+        again = make_job({"train": rows, "validation": rows, "test": rows[:2]})
+        again.prepare()  # the prepared data of the first
+        assert inferred(again) == found
+
+    @pytest.mark.parametrize(
+        ("labels", "task", "code", "problem"),
+        [
+            ([[0, 1], [1, 0]], {}, FailureCode.INVALID_OPTION, "`task.label_format` is needed"),
+            ([[1, 1, 0], [0, 1]], {}, FailureCode.INVALID_OPTION, "`task.label_format` is needed"),
+            (
+                [[1, 1, 0], [0, 1]],
+                {"label_format": "vector"},
+                FailureCode.LABEL_MISMATCH,
+                "line 2: `label` has 2 entries, but there are 3",
+            ),
+            (
+                [[0, 2], [1], [2, 2]],
+                {"label_format": "indices"},
+                FailureCode.UNREADABLE_ROW,
+                "line 3",
+            ),
+        ],
+    )
+    def test_what_cannot_be_read_is_refused(
+        self, make_job: MakeJob, labels: list[Any], task: dict[str, Any], code: Any, problem: str
+    ) -> None:
+        rows = [{"text": f"{n}", "label": label} for n, label in enumerate(labels)]
+        with pytest.raises(StageError, match=problem) as caught:
+            make_job({"train": rows}, task=task).prepare()
+        assert caught.value.failure.code is code
+
+    def test_of_another_length_in_the_validation_rows(self, make_job: MakeJob) -> None:
+        rows = {
+            split: [{"text": "a", "label": [1] * length}, {"text": "b", "label": [0] * length}]
+            for split, length in (("train", 3), ("validation", 2))
+        }
+        job = make_job(rows, task={"label_format": "vector"})
+        with pytest.raises(StageError, match="vector has 2 entries, but there are 3 labels"):
+            job.prepare()
+
+    def test_a_missing_column_of_a_label(self, make_job: MakeJob, tmp_path: Path) -> None:
+        train = tmp_path / "train.csv"
+        train.write_text("text,toxic\na,1\n")
+        job = make_job({"train": train}, task={"label_columns": ["toxic", "rude"]})
+        with pytest.raises(StageError, match=r"Missing column 'rude'.*`task.label_columns` lists"):
+            job.prepare()
+
+    def test_a_finished_model_is_evaluated_and_predicts_with_them(
+        self, make_job: MakeJob, tmp_path: Path
+    ) -> None:
+        rows = [{"text": f"{n}", "label": v} for n, v in enumerate(VECTORS)]
+        job = make_job({"train": rows, "validation": rows}, task={"label_names": ["a", "b", "c"]})
+        result, _ = job.train()
+        model = job.workspace / str(result.output_dir)
+        again = maker(tmp_path / "again", "text-classification")({"test": rows[:2]}, model=model)
+        again.body |= {"mode": "predict", "training": {}}
+        examples = load_splits(again.prepare().prepared_dir)["test"]
+        assert examples.features["labels"][:] == VECTORS[:2]
+        assert inferred(again) == {
+            "task.label_format": "vector",
+            "task.label_names": ["a", "b", "c"],
+        }
+
+
+class TestInferences:
+    def test_whole_numbers_with_a_point_are_classes(
+        self, make_job: MakeJob, tmp_path: Path
+    ) -> None:
+        """What pandas writes of a column of 0 and 1 with an empty cell."""
+        train = tmp_path / "train.csv"
+        train.write_text("text,label\na,1.0\nb,0.0\nc,\nd,1.0\n")
+        job = make_job({"train": train, "validation": ROWS})
+        job.body["dataset"] |= {"on_bad_row": "skip", "max_bad_fraction": 0.5}
+        result, _ = job.train()
+        config = transformers.AutoConfig.from_pretrained(job.workspace / str(result.output_dir))
+        assert (config.problem_type, config.id2label) == (
+            "single_label_classification",
+            {0: "0", 1: "1"},
+        )
+        assert job.prepared is not None
+        report = job.prepared.data_report
+        assert report is not None
+        assert report["splits"]["train"]["skipped_by_reason"] == {"empty_label": 1}
+        assert report["splits"]["train"]["labels"] == {"1": 2, "0": 1}
+        assert report["inferred"]["task.problem_type"] == {
+            "value": "single_label_classification",
+            "reason": "all labels are whole numbers, each a class. To predict a number instead, "
+            "set `task.problem_type: regression`",
+        }
+        assert report["inferred"]["task.label_names"] == {
+            "value": ["0", "1"],
+            "reason": "the labels of the training rows, sorted; rows of each: 0 1, 1 2",
+        }
+        assert inferred(job).keys() == {"task.problem_type", "task.label_names"}
+
+    @pytest.mark.parametrize("mark", [-1, -100, "-1"])
+    def test_marks_for_no_label_are_noticed_and_can_be_left_out(
+        self, make_job: MakeJob, mark: Any
+    ) -> None:
+        rows = [*ROWS, {"text": "no gold label", "label": mark}]
+        job = make_job({"train": rows})
+        job.prepare()
+        (notice,) = [n for n in job.notices if isinstance(n, Notice) and "label" in n.data]
+        assert notice.data == {"label": str(mark), "rows": 1}
+        assert "`task.label_names` and set `dataset.on_bad_row: skip`" in notice.message
+        job = make_job({"train": rows}, task={"label_names": ["even", "odd"]})
+        job.body["dataset"] |= {"on_bad_row": "skip", "max_bad_fraction": 0.1}
+        prepared = load_splits(job.prepare().prepared_dir)["train"]
+        assert prepared.features["labels"][:] == [n % 2 for n in range(12)]
+
+    def test_a_test_set_with_marks_for_scores_is_not_scored(self, make_job: MakeJob) -> None:
+        rows = [{"text": f"{n}", "label": n / 4} for n in range(4)]
+        test = [{"text": f"{n}", "label": -1.0} for n in range(3)]
+        result, _ = make_job({"train": rows, "test": test}).train()
+        assert "test_loss" not in result.metrics
+
+    def test_labels_that_differ_in_case_or_blanks_only(self, make_job: MakeJob) -> None:
+        words = ["Very good", "very good", "verygood", "bad", "bad"]
+        job = make_job({"train": [{"text": f"{n}", "label": w} for n, w in enumerate(words)]})
+        job.prepare()
+        (notice,) = [n for n in job.notices if isinstance(n, Notice) and "labels" in n.data]
+        assert notice.data == {"labels": ["Very good", "very good", "verygood"]}
+
+
 class TestFeatures:
     def test_pairs_are_encoded_together(self, make_job: MakeJob) -> None:
         rows = [

@@ -37,6 +37,12 @@ class TestProblem:
             (["10", "9", "x"], SINGLE, ("10", "9", "x")),
             ([["b"], [], ["a", "b"]], MULTI, ("a", "b")),
             (['["b"]', '["a", "b"]'], MULTI, ("a", "b")),
+            ([True, False], SINGLE, ("false", "true")),
+            ([[3, 0], [1]], MULTI, ("0", "1", "3")),
+            ([1.0, 0.0, 1.0], SINGLE, ("0", "1")),
+            ([1.0, 0, "1.0"], SINGLE, ("0", "1")),
+            (["1.0", "0.0"], SINGLE, ("0", "1")),
+            (["1.0", "beta"], SINGLE, ("1", "beta")),
             ([0.5, 2.0], REGRESSION, ()),
             ([0, 1.5], REGRESSION, ()),
             (["0", "-1.5e3"], REGRESSION, ()),
@@ -58,6 +64,24 @@ class TestProblem:
         assert found.classes.names == ("bad", "good", "none")
         examples = cleaned(["good", 0, "1"], label_names=["bad", "good", "none"])
         assert examples["labels"][:] == [["good"], ["bad"], ["good"]]
+
+    @pytest.mark.parametrize(
+        ("names", "found"),
+        [
+            (["no", "yes"], ["no", "yes"]),
+            (["true", "false"], ["false", "true"]),
+            (["True", "False"], ["False", "True"]),
+        ],
+    )
+    def test_booleans_are_names_or_places_in_two_of_them(
+        self, names: list[str], found: list[str]
+    ) -> None:
+        examples = cleaned([False, True], label_names=names)
+        assert [labels[0] for labels in examples["labels"]] == found
+
+    def test_text_among_the_names_stays_as_it_is(self) -> None:
+        examples = cleaned(["1.0", "0.0"], label_names=["0.0", "1.0"])
+        assert examples["labels"][:] == [["1.0"], ["0.0"]]
 
     def test_the_model_learns_the_names(self) -> None:
         assert scheme(["sad", "glad"]).config() == {
@@ -92,6 +116,7 @@ class TestTargets:
             (["a", "b"], "c", "the label 'c' does not occur in the training rows"),
             ([["a"], ["b"]], "a", "the label is one label, but others are lists"),
             (["a", "b"], ["a"], "the label is a list, but others are no lists"),
+            (["1.0", "0.0"], 2.5, "has a fraction, but .* set `task.problem_type: regression`"),
             ([0.5], "a", "the label is not a number, but the labels of the training rows are"),
         ],
     )
@@ -112,7 +137,7 @@ class TestRowCleaner:
             ({"text": 3, "label": "a"}, {}, "`text` must be text, not int"),
             ({"text": " ", "label": "a"}, {}, "`text` is empty"),
             ({"text": "t", "label": None}, {}, "`label` must be text or a whole number, not null"),
-            ({"text": "t", "label": True}, {}, "not bool"),
+            ({"text": "t", "label": True}, {"label_names": ["a", "b", "c"]}, "'true' is not among"),
             ({"text": "t", "label": " "}, {}, "`label` is empty"),
             ({"text": "t", "label": ["a", None]}, {}, "not null"),
             ({"text": "t", "label": "[a"}, {}, "it is text, but not JSON"),

@@ -256,6 +256,73 @@ class TestEvaluation:
         assert model.id2label == {0: "B-LOC", 1: "B-PER", 2: "I-LOC", 3: "I-PER", 4: "O"}
 
 
+class TestIgnoredWords:
+    @pytest.mark.parametrize("mark", [-100, "-100"])
+    def test_have_no_part_in_loss_and_metrics(self, make_job: MakeJob, mark: Any) -> None:
+        """As in transformers and in every pipeline for it, -100 is no class."""
+        tags = [["B-PER", "O", mark, "O", "B-LOC"], [mark, mark, "O", "O"], ["O", mark, "B-LOC"]]
+        rows = [{**row, "tags": each} for row, each in zip(ROWS, tags, strict=False)]
+        job = make_job(
+            {"train": rows, "validation": rows, "test": rows},
+            dropout=0.0,
+            learning_rate=0.0,
+        )
+        result, recorder = job.train()
+        output = job.workspace / str(result.output_dir)
+        model = transformers.AutoModelForTokenClassification.from_pretrained(output).eval()
+        assert model.config.id2label == {0: "B-LOC", 1: "B-PER", 2: "O"}
+        tokenizer = transformers.AutoTokenizer.from_pretrained(output)
+        batch = tokenizer(
+            [row["tokens"] for row in rows],
+            is_split_into_words=True,
+            padding=True,
+            return_tensors="pt",
+        )
+        targets = torch.full(batch["input_ids"].shape, -100)
+        for number, each in enumerate(tags):
+            words = batch.word_ids(number)
+            for word, tag in enumerate(each):
+                targets[number, words.index(word)] = model.config.label2id.get(tag, -100)
+        expected = model(**batch, labels=targets).loss.item()
+        assert recorder.train_values("loss")[1] == pytest.approx(expected, rel=1e-6)
+        assert result.metrics["eval_loss"] == pytest.approx(expected, rel=1e-6)
+        assert result.metrics["test_loss"] == pytest.approx(expected, rel=1e-6)
+        found = predictions(job)
+        assert [row["tags"] for row in found] == [
+            [None if tag == mark else tag for tag in each] for each in tags
+        ]
+        pairs = [
+            (tag, guess)
+            for row in found
+            for tag, guess in zip(row["tags"], row["prediction"], strict=True)
+            if tag is not None
+        ]
+        right = sum(tag == guess for tag, guess in pairs)
+        assert len(pairs) == 8
+        assert result.metrics["eval_accuracy"] == pytest.approx(right / 8)
+        assert job.prepared is not None
+        report = job.prepared.data_report
+        assert report is not None
+        for split in ("train", "validation"):
+            assert report["splits"][split]["words_without_a_label"] == 4
+        assert report["splits"]["train"]["labels"] == {"O": 5, "B-LOC": 2, "B-PER": 1}
+
+    @pytest.mark.parametrize("names", [None, ["O", "B-PER"]])
+    def test_with_names_and_all_tokens(self, make_job: MakeJob, names: list[str] | None) -> None:
+        tags = ["B-PER", -100, "O"] if names is None else [1, -100, 0]
+        rows = [{"tokens": ["Ada", "unbelievableness", "wrote"], "tags": tags}]
+        row = features(
+            make_job({"train": rows}, task={"label_names": names, "label_all_tokens": True})
+        )
+        first, other = (0, 1) if names is None else (1, 0)
+        assert row[0]["labels"] == [-100, first, -100, -100, other, -100]
+
+    def test_a_model_that_has_learned_the_mark_keeps_it(self) -> None:
+        parameters = TokenClassificationSpec(label_names=["-100", "O"])
+        row = RowCleaner("train", parameters)({"tokens": ["a", "b"], "tags": ["-100", "O"]})
+        assert row["tags"] == ["-100", "O"]
+
+
 class TestFaults:
     def test_an_unknown_tag_of_the_validation_split(self, make_job: MakeJob) -> None:
         odd = {"tokens": ["Ada", "wrote"], "tags": ["B-ORG", "O"]}

@@ -2,18 +2,30 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
+from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
+from service.contract.parameters import LabelFormat
+from worker.data.inferences import Inferences
 from worker.data.table import RowError
 from worker.failures import invalid_option
 from worker.tasks.common.cells import any_text, kind_of
 
 _WHOLE: Final = re.compile(r"[-+]?\d{1,18}")
+_WHOLE_FRACTION: Final = re.compile(r"([-+]?\d{1,18})\.0*")
+_LARGEST_EXACT: Final = 2**53
+"""Above it not every whole number has a float of its own."""
 _SHOWN: Final = 20  # names in a message
+IGNORED: Final = "-100"
+"""The mark for what has no label: PyTorch's losses ignore it by default, and so it is written by
+most programs that prepare tokens."""
+UNLABELLED: Final = ("-1", IGNORED)
+"""Marks for rows without a label: SNLI and the test sets of GLUE have -1."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +42,10 @@ class Classes:
         """The fields of a model's configuration that name the classes."""
         return {"id2label": dict(enumerate(self.names)), "label2id": dict(self.ids)}
 
-    def require(self, names: Iterable[str]) -> None:
-        """Raises RowError for a label that no training row has."""
+    def require(self, names: Iterable[str | None]) -> None:
+        """Raises RowError for a label that no training row has. None: not labelled."""
         for name in names:
-            if name not in self.ids:
+            if name is not None and name not in self.ids:
                 known = f"does not occur in the training rows, which have {_listed(self.names)}"
                 raise mismatch(f"the label {name!r:.80} {known}", "unknown_label")
 
@@ -87,10 +99,7 @@ def classes_of(given: Sequence[str] | None, examples: Any, column: str) -> Class
     """
     if given is not None:
         return Classes(tuple(given))
-    import pyarrow.compute as pc
-
-    table = examples.with_format("arrow").select_columns([column])[:]
-    found = [name for name in pc.unique(pc.list_flatten(table[column])).to_pylist() if name]
+    found = list(counts(examples, column))
     if len(found) < 2:
         raise StageError(
             FailureCode.LABEL_MISMATCH,
@@ -102,28 +111,118 @@ def classes_of(given: Sequence[str] | None, examples: Any, column: str) -> Class
     return Classes(tuple(sorted(found, key=int if all(map(is_whole, found)) else str)))
 
 
-def class_name(value: Any, column: str, names: Sequence[str] | None) -> str:
+def counts(examples: Any, column: str) -> Counter[str]:
+    """How often each label occurs in the lists of `column`."""
+    import pyarrow.compute as pc
+
+    table = examples.with_format("arrow").select_columns([column])[:]
+    found = pc.value_counts(pc.list_flatten(table[column]).combine_chunks()).to_pylist()
+    return Counter({each["values"]: each["counts"] for each in found if each["values"]})
+
+
+def infer_names(
+    given: Sequence[str] | None, classes: Classes, examples: Any, column: str, found: Inferences
+) -> None:
+    """Add where the names come from, unless the spec gives them."""
+    if isinstance(given, ModelLabels):
+        found.add("task.label_names", list(given), "the labels of the model, in its order")
+    elif given is None:
+        what = "rows" if column == "labels" else "words"
+        numbers = counts(examples, column)
+        listed = ", ".join(f"{name:.80} {numbers[name]:,}" for name in classes.names[:_SHOWN])
+        more = f" and {len(classes.names) - _SHOWN:,} more" if len(classes.names) > _SHOWN else ""
+        reason = f"the labels of the training rows, sorted; {what} of each: {listed}{more}"
+        found.add("task.label_names", list(classes.names), reason)
+
+
+def doubtful(names: Sequence[str], counted: Counter[str]) -> Iterator[Notice]:
+    """What is hardly meant to be a class: marks for rows without a label, and labels that differ in
+    case or blanks only."""
+    for mark in UNLABELLED:
+        if mark in names:
+            yield Notice(
+                message=f"The label {mark} is trained as a class; {counted[mark]:,} training rows "
+                "have it. Many data sets mark rows without a label by it. To leave these rows out, "
+                "list the labels in `task.label_names` and set `dataset.on_bad_row: skip`.",
+                data={"label": mark, "rows": counted[mark]},
+            )
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        alike.setdefault("".join(name.split()).casefold(), []).append(name)
+    for several in alike.values():
+        if len(several) > 1:
+            shown = ", ".join(f"{name!r:.80} ({counted[name]:,})" for name in several[:_SHOWN])
+            yield Notice(
+                message=f"The labels {shown} differ in case or blanks only, and each is a class "
+                "of its own. If they mean the same, write them alike.",
+                data={"labels": several[:_SHOWN]},
+            )
+
+
+def class_name(
+    value: Any,
+    column: str,
+    names: Sequence[str] | None,
+    label_format: LabelFormat | None = None,
+) -> str:
     """The class that a value of a row names; with `label_names`, a number is an index into them.
 
-    Raises RowError if it is neither text nor a whole number, or not among `names`.
+    `label_format` may say that whole numbers are names, or that all labels are indices. Raises
+    RowError if it is neither text nor a whole number nor a Boolean, or not among `names`.
     """
-    if isinstance(value, bool) or not isinstance(value, str | int):
+    if isinstance(value, bool):
+        value = _of_boolean(value, names)
+    value = whole_if_equal(value, names)
+    if not isinstance(value, str | int):
         problem = f"`{column}` must be text or a whole number, not {kind_of(value)}"
         raise RowError(problem, reason="invalid_label")
     name = any_text(str(value), column).strip()
     if not name:
         raise RowError(f"`{column}` is empty", reason="empty_label")
-    if names is None or (isinstance(value, str) and name in names):
+    if label_format == "indices" and not is_whole(name):
+        problem = f"`{column}` {name!r:.80} is not an index, as `task.label_format` says"
+        raise RowError(problem, reason="invalid_label")
+    by_name = label_format == "names" or (label_format is None and isinstance(value, str))
+    if names is None or (by_name and name in names):
         return name
-    if isinstance(names, ModelLabels) and names.has_name(value):
+    if label_format == "names":
+        raise _unlisted(f"`{column}` {name!r:.80} is not among {_given(names)}: ", names)
+    if label_format is None and isinstance(names, ModelLabels) and names.has_name(value):
         return name
-    listed = "the model's labels" if isinstance(names, ModelLabels) else "`task.label_names`"
+    return _by_index(name, column, names)
+
+
+def _by_index(name: str, column: str, names: Sequence[str]) -> str:
     if not is_whole(name):
-        raise _unlisted(f"`{column}` {name!r:.80} is not among {listed}: ", names)
+        raise _unlisted(f"`{column}` {name!r:.80} is not among {_given(names)}: ", names)
     number = int(name)
     if not 0 <= number < len(names):
-        raise _unlisted(f"`{column}` {number} is not an index into {listed}: ", names)
+        raise _unlisted(f"`{column}` {number} is not an index into {_given(names)}: ", names)
     return names[number]
+
+
+def _of_boolean(value: bool, names: Sequence[str] | None) -> str | int:  # noqa: FBT001
+    """Its name in JSON, or in Python where `names` has that; a place in two other `names`."""
+    name = str(value)
+    if names is None:
+        return name.lower()
+    found = next((known for known in (name.lower(), name) if known in names), None)
+    return found if found is not None else int(value) if len(names) == 2 else name.lower()
+
+
+def whole_if_equal(value: Any, names: Sequence[str] | None = None) -> Any:
+    """1 for 1.0 and "1" for "1.0", which is what pandas writes of a column of whole numbers with an
+    empty cell; anything else, and a text among `names`, as it is."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < _LARGEST_EXACT:
+        return int(value)
+    if isinstance(value, str) and (names is None or value.strip() not in names):
+        found = _WHOLE_FRACTION.fullmatch(value.strip())
+        return value if found is None else found[1]
+    return value
+
+
+def _given(names: Sequence[str]) -> str:
+    return "the model's labels" if isinstance(names, ModelLabels) else "`task.label_names`"
 
 
 def _unlisted(problem: str, names: Sequence[str]) -> RowError:
@@ -143,6 +242,10 @@ def as_list(value: Any, column: str) -> list[Any]:
     if not isinstance(value, list):
         raise RowError(f"`{column}` must be a list, not {kind_of(value)}", reason="not_a_list")
     return value
+
+
+def looks_like_list(value: Any) -> bool:
+    return isinstance(value, list) or (isinstance(value, str) and value.lstrip().startswith("["))
 
 
 def is_whole(name: str) -> bool:

@@ -14,6 +14,7 @@ from service.contract.events import Notice
 from service.contract.parameters import TextClassificationSpec
 from service.contract.spec import JobSpec
 from service.contract.splits import is_validation
+from worker.data.inferences import Inferences
 from worker.data.table import Row
 from worker.failures import invalid_option
 from worker.tasks.base import (
@@ -32,7 +33,7 @@ from worker.tasks.common import feature_file, predictions
 from worker.tasks.common.padding import Padding
 from worker.training.objective import Batch, Evaluation, Features, Forward
 
-_FORMAT_VERSION: Final = 2  # of the features; a new version prepares data again
+_FORMAT_VERSION: Final = 3  # of the features; a new version prepares data again
 _DEFAULT_LENGTH: Final = 128
 
 
@@ -70,15 +71,17 @@ class TextClassification:
             "format": _FORMAT_VERSION,
             "problem_type": parameters.problem_type,
             "label_names": labels.settings(parameters.label_names),
+            "label_format": parameters.label_format,
+            "label_columns": parameters.label_columns,
         }
 
     def with_labels_of(
         self, parameters: TextClassificationSpec, config: Any
     ) -> TextClassificationSpec:
-        problem = text_rows.problem_of_model(parameters.problem_type, config)
+        problem = text_rows.problem_of_model(parameters.known_problem(), config)
         names = None
         if problem != REGRESSION:
-            names = labels.of_model(parameters.label_names, config)
+            names = labels.of_model(parameters.names(), config)
         return parameters.model_copy(update={"problem_type": problem, "label_names": names})
 
     def config_overrides(
@@ -89,6 +92,13 @@ class TextClassification:
 
     def label_check(self, spec: JobSpec, examples: Any) -> Callable[[Row], None]:
         return Scheme.of(parameters_of(spec, TextClassificationSpec), examples).require
+
+    def infer(self, spec: JobSpec, examples: Any, found: Inferences) -> Iterator[Notice]:
+        parameters = parameters_of(spec, TextClassificationSpec)
+        text_rows.infer(parameters, examples, found)
+        if examples is not None:
+            names = Scheme.of(parameters, examples).classes.names
+            yield from labels.doubtful(names, labels.counts(examples, "labels"))
 
     def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
         parameters = parameters_of(context.spec, TextClassificationSpec)
@@ -111,6 +121,7 @@ class TextClassification:
         schema = {**inputs, "labels": scheme.target_type()}
         count = feature_file.write(examples, columns, schema, context, target)
         context.measures.windows = Counter({1: count})
+        context.measures.labels = labels.counts(examples, "labels")
         if cut:
             context.notice(_cut_notice(split, cut, context.max_length))
         return count

@@ -9,14 +9,18 @@ from typing import Any, Final
 from service.contract.failures import FailureCode, StageError
 from service.contract.parameters import ProblemType, TextClassificationSpec
 from service.contract.splits import TEST
+from worker.data.inferences import Inferences
 from worker.data.table import Row, RowError
-from worker.tasks.classification import labels
+from worker.tasks.classification import label_format, labels
 from worker.tasks.classification.labels import Classes
 from worker.tasks.common.cells import any_text, text_of
 
 SINGLE: Final = "single_label_classification"
 MULTI: Final = "multi_label_classification"
 REGRESSION: Final = "regression"
+VECTOR: Final = "vector"
+LISTS: Final = ("names", VECTOR)
+"""Forms of several labels."""
 
 _FRACTION: Final = re.compile(r"[-+]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d{1,3})?")
 
@@ -26,8 +30,12 @@ class RowCleaner:
 
     def __init__(self, split: str, parameters: TextClassificationSpec) -> None:
         self._is_test = split == TEST
-        self._problem = parameters.problem_type
-        self._names = parameters.label_names
+        self._problem = parameters.known_problem()
+        self._names = parameters.names()
+        self._format = parameters.label_format
+        self._columns = parameters.label_columns
+        self._length = len(self._names) if self._names is not None else None
+        """Of vectors; the first row decides where the labels have no names."""
         self._pairs: bool | None = None
         """Whether the rows have two texts; the first row decides."""
         self._lists: bool | None = None
@@ -41,7 +49,7 @@ class RowCleaner:
             "number": None,
             "form": "none",
         }
-        cleaned |= self._label_of_test(row) if self._is_test else self._label(row["label"])
+        cleaned |= self._label_of_test(row) if self._is_test else self._label_of(row)
         self._require_same_form(cleaned)
         return cleaned
 
@@ -51,7 +59,7 @@ class RowCleaner:
             self._pairs = cleaned["text_pair"] is not None
         if self._is_test:
             return
-        lists = cleaned["form"] == "names"
+        lists = cleaned["form"] in LISTS
         if self._lists is None:
             self._lists = lists
         if self._lists != lists:
@@ -66,16 +74,21 @@ class RowCleaner:
     def _label_of_test(self, row: Row) -> dict[str, Any]:
         """Rows to predict need no label; an invalid one is ignored."""
         try:
-            return {} if row.get("label") is None else self._label(row["label"])
+            return self._label_of(row)
         except RowError:
             return {}
 
+    def _label_of(self, row: Row) -> dict[str, Any]:
+        if self._columns is None:
+            return self._label(row.get("label"))
+        bits = [label_format.bit(row.get(label_column(name)), name) for name in self._columns]
+        return self._vector(bits)
+
     def _label(self, value: Any) -> dict[str, Any]:
-        """`form` is the form of the label: names, name, whole or fraction."""
-        if self._problem == MULTI or (self._problem is None and _looks_like_list(value)):
-            values = labels.as_list(value, "label")
-            found = [labels.class_name(each, "label", self._names) for each in values]
-            return {"labels": list(dict.fromkeys(found)), "form": "names"}
+        """`form` is the form of the label: vector, names, name, whole or fraction."""
+        if self._problem == MULTI or (self._problem is None and labels.looks_like_list(value)):
+            return self._several(labels.as_list(value, "label"))
+        value = labels.whole_if_equal(value, self._names)
         number = _number(value)
         if self._problem == REGRESSION:
             if number is None:
@@ -84,20 +97,43 @@ class RowCleaner:
             return {"number": number, "form": "fraction"}
         if isinstance(value, float) and number is not None and self._problem is None:
             return {"labels": [str(value)], "number": number, "form": "fraction"}
-        if isinstance(value, float) and value.is_integer():  # whole numbers in a column with nulls
-            value = int(value)
-        name = labels.class_name(value, "label", self._names)
+        name = labels.class_name(value, "label", self._names, self._format)
         form = "name" if number is None else "fraction" if _has_fraction(value) else "whole"
         return {"labels": [name], "number": number, "form": form}
+
+    def _several(self, values: list[Any]) -> dict[str, Any]:
+        if self._format == "vector":
+            return self._vector(label_format.vector(values, "label", self._length))
+        found = [labels.class_name(each, "label", self._names, self._format) for each in values]
+        names = dict.fromkeys(found)
+        if len(names) < len(found) and any(map(_is_number, values)):
+            problem = (
+                f"`label` repeats an entry: {values!r:.80}. If it is a vector, with 0 or 1 for "
+                "each label, set `task.label_format: vector`"
+            )
+            raise RowError(problem, reason="repeated_label")
+        return {"labels": list(names), "form": "names"}
+
+    def _vector(self, bits: Sequence[int]) -> dict[str, Any]:
+        """`number` is the length, which is that of the model's outputs."""
+        self._length = len(bits)
+        names = vector_names(len(bits)) if self._names is None else self._names
+        chosen = [name for name, is_set in zip(names, bits, strict=True) if is_set]
+        return {"labels": chosen, "number": float(len(bits)), "form": VECTOR}
+
+
+def vector_names(length: int) -> list[str]:
+    """The names of labels that have only places."""
+    return [str(number) for number in range(length)]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) or labels.is_whole(str(value).strip())
 
 
 def _other_form(*, is_list: bool) -> RowError:
     one, others = ("a list", "no lists") if is_list else ("one label", "lists")
     return labels.mismatch(f"the label is {one}, but others are {others}", "mixed_labels")
-
-
-def _looks_like_list(value: Any) -> bool:
-    return isinstance(value, list) or (isinstance(value, str) and value.lstrip().startswith("["))
 
 
 def _has_fraction(value: Any) -> bool:
@@ -127,10 +163,13 @@ class Scheme:
 
     @classmethod
     def of(cls, parameters: TextClassificationSpec, examples: Any) -> "Scheme":
-        problem = parameters.problem_type or _problem_of(examples, parameters.label_names)
+        names = parameters.names()
+        problem = parameters.known_problem() or _problem_of(examples, names)
         if problem == REGRESSION:
             return cls(problem, Classes(()))
-        return cls(problem, labels.classes_of(parameters.label_names, examples, "labels"))
+        if names is None and problem == MULTI:
+            names = _places(examples)
+        return cls(problem, labels.classes_of(names, examples, "labels"))
 
     def config(self) -> dict[str, Any]:
         named = self.classes.config() if self.classes.names else {"num_labels": 1}
@@ -155,6 +194,8 @@ class Scheme:
     def has_labels(self, examples: Any) -> bool:
         """Whether every row has a label that the model knows."""
         rows = examples.select_columns(["form", "labels", "number"])
+        if self.problem == REGRESSION and set(rows["number"]) == {-1.0}:
+            return False  # how GLUE marks that the scores of a test set are not published
         return all(row["form"] != "none" and self._fits(row) for row in rows)
 
     def require(self, row: Row) -> None:
@@ -164,8 +205,19 @@ class Scheme:
                 problem = "the label is not a number, but the labels of the training rows are"
                 raise labels.mismatch(problem, "mixed_labels")
             return
-        if (self.problem == MULTI) != (row["form"] == "names"):
-            raise _other_form(is_list=row["form"] == "names")
+        if (self.problem == MULTI) != (row["form"] in LISTS):
+            raise _other_form(is_list=row["form"] in LISTS)
+        if row["form"] == VECTOR and row["number"] != len(self.classes.names):
+            entries = f"the vector has {row['number']:.0f} entries"
+            problem = f"{entries}, but there are {len(self.classes.names)} labels"
+            raise labels.mismatch(problem, "length_mismatch")
+        if row["form"] == "fraction" and all(map(labels.is_whole, self.classes.names)):
+            problem = (
+                f"the label {row['labels'][0]:.80} has a fraction, but those of the training rows "
+                "are whole numbers, which are classes: to predict a number, set "
+                "`task.problem_type: regression`"
+            )
+            raise labels.mismatch(problem, "mixed_labels")
         self.classes.require(row["labels"])
 
     def _fits(self, row: Row) -> bool:
@@ -212,12 +264,58 @@ def problem_of_model(given: ProblemType | None, config: Any) -> ProblemType:
     return problem
 
 
-def _problem_of(examples: Any, names: Sequence[str] | None) -> ProblemType:
+def label_column(name: str) -> str:
+    """The task's name of one of `label_columns`."""
+    return f"label.{name}"
+
+
+def infer(parameters: TextClassificationSpec, examples: Any, found: Inferences) -> None:
+    """Add what the training rows decide."""
+    scheme = Scheme.of(parameters, examples)
+    names = parameters.names()
+    if parameters.known_problem() is None:
+        found.add("task.problem_type", scheme.problem, _reason(scheme, _forms(examples)))
+    if scheme.problem == REGRESSION:
+        return
+    places = _places(examples) if names is None and scheme.problem == MULTI else None
+    if places is not None:
+        found.add("task.label_names", places, "the places in the vectors")
+    else:
+        labels.infer_names(names, scheme.classes, examples, "labels", found)
+
+
+def _reason(scheme: Scheme, forms: set[str]) -> str:
+    if scheme.problem == MULTI:
+        return "the labels are lists"
+    if scheme.problem == REGRESSION:
+        return "the labels are numbers, some with a fraction"
+    if forms == {"whole"}:
+        return (
+            "all labels are whole numbers, each a class. To predict a number instead, set "
+            "`task.problem_type: regression`"
+        )
+    return "each row has one label"
+
+
+def _forms(examples: Any) -> set[str]:
     import pyarrow.compute as pc
 
     column = examples.with_format("arrow").select_columns(["form"])[:]["form"]
-    forms = set(pc.unique(column).to_pylist())
-    if "names" in forms:
+    return set(pc.unique(column).to_pylist())
+
+
+def _places(examples: Any) -> list[str] | None:
+    """The names of labels that are given as vectors; None if they are not."""
+    import pyarrow.compute as pc
+
+    columns = examples.with_format("arrow").select_columns(["form", "number"])[:]
+    lengths = columns["number"].filter(pc.equal(columns["form"], VECTOR))
+    return vector_names(int(pc.max(lengths).as_py())) if len(lengths) else None
+
+
+def _problem_of(examples: Any, names: Sequence[str] | None) -> ProblemType:
+    forms = _forms(examples)
+    if not forms.isdisjoint(LISTS):
         return MULTI
     numbers = forms <= {"whole", "fraction"} and "fraction" in forms
     return REGRESSION if numbers and names is None else SINGLE

@@ -1,7 +1,7 @@
 """Token classification: predict a tag for each word (named entities, parts of speech, spans)."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -14,6 +14,7 @@ from service.contract.events import Notice
 from service.contract.parameters import TokenClassificationSpec
 from service.contract.spec import JobSpec
 from service.contract.splits import TEST, is_validation
+from worker.data.inferences import Inferences
 from worker.data.table import Row
 from worker.tasks.base import (
     PrepareContext,
@@ -31,7 +32,7 @@ from worker.tasks.common.token_loss import TokenLabels
 from worker.tasks.common.token_scores import IGNORED, losses
 from worker.training.objective import Evaluation, Forward
 
-_FORMAT_VERSION: Final = 2  # of the features; a new version prepares data again
+_FORMAT_VERSION: Final = 3  # of the features; a new version prepares data again
 _DEFAULT_LENGTH: Final = 512
 
 
@@ -54,6 +55,7 @@ class TokenClassification:
     def example_schema(self) -> Any:
         from datasets import Features, List, Value
 
+        # A tag is null where the word is not labelled.
         return Features({"tokens": List(Value("string")), "tags": List(Value("string"))})
 
     def tokenization_settings(self, parameters: TokenClassificationSpec) -> Mapping[str, Any]:
@@ -78,6 +80,13 @@ class TokenClassification:
         classes = _classes(spec, examples)
         return lambda row: classes.require(row["tags"])
 
+    def infer(self, spec: JobSpec, examples: Any, found: Inferences) -> Iterator[Notice]:
+        classes = _classes(spec, examples)
+        names = parameters_of(spec, TokenClassificationSpec).label_names
+        labels.infer_names(names, classes, examples, "tags", found)
+        if examples is not None:
+            yield from labels.doubtful(classes.names, labels.counts(examples, "tags"))
+
     def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
         add_prefix_space(context.tokenizer)
         words = Words(context, _classes(context.spec, context.train_examples))
@@ -85,6 +94,7 @@ class TokenClassification:
         columns = partial(words.features, split)
         count = feature_file.write(examples, columns, schema, context, target)
         context.measures.windows = Counter({1: count})
+        context.measures.labels = labels.counts(examples, "tags")
         if words.cut:
             context.notice(_cut_notice(split, words.cut, context.max_length))
         return count
@@ -157,9 +167,9 @@ class Words:
             columns["token_type_ids"] = encoded["token_type_ids"]
         columns |= {"labels": [], "firsts": []}
         for number, tags in enumerate(rows["tags"]):
-            if split == TEST and not self._classes.ids.keys() >= set(tags):
+            if split == TEST and not _known(tags, self._classes.ids):
                 tags = []
-            ids = [self._classes.ids[tag] for tag in tags]
+            ids = [IGNORED if tag is None else self._classes.ids[tag] for tag in tags]
             word_ids = encoded.word_ids(number)
             firsts = first_tokens(word_ids)
             count = len(rows["tokens"][number])
@@ -188,9 +198,14 @@ class Words:
                 continue
             if firsts[word] == token:
                 found[token] = ids[word]
-            elif self._all:
+            elif self._all and ids[word] != IGNORED:
                 found[token] = self._inside[ids[word]]
         return found
+
+
+def _known(tags: Sequence[str | None], ids: Mapping[str, int]) -> bool:
+    """Whether the model knows each tag; a word may have none."""
+    return all(tag is None or tag in ids for tag in tags)
 
 
 def first_tokens(word_ids: Sequence[int | None]) -> dict[int, int]:
@@ -246,21 +261,24 @@ class TokenClassificationObjective(TokenLabels):
         )
 
     def _has_labels(self, examples: Any) -> bool:
-        """Whether every row of a test split has tags, all known to the model."""
-        return all(tags and self._ids.keys() >= set(tags) for tags in examples["tags"])
+        """Whether every row of a test split has tags, all known to the model, and any word one."""
+        rows = examples["tags"]
+        return all(tags and _known(tags, self._ids) for tags in rows) and any(map(any, rows))
 
     def _tags(self, classes: Sequence[int]) -> list[str | None]:
         """The tag of each word; None for a word beyond the longest feature."""
         return [self._names[number] if number >= 0 else None for number in classes]
 
     def _metrics(
-        self, golds: Sequence[list[str]], guesses: Sequence[list[str | None]]
+        self, golds: Sequence[list[str | None]], guesses: Sequence[list[str | None]]
     ) -> dict[str, float]:
-        """Metrics over the words that have a prediction."""
+        """Metrics over the words that have a tag and a prediction."""
         gold_rows: list[list[str]] = []
         guess_rows: list[list[str]] = []
         for gold, guess in zip(golds, guesses, strict=True):
-            pairs = [(g, p) for g, p in zip(gold, guess, strict=True) if p is not None]
+            pairs = [
+                (g, p) for g, p in zip(gold, guess, strict=True) if g is not None and p is not None
+            ]
             gold_rows.append([g for g, _ in pairs])
             guess_rows.append([p for _, p in pairs])
         words = list(zip(chain(*gold_rows), chain(*guess_rows), strict=True))

@@ -13,24 +13,39 @@ class RowCleaner:
     def __init__(self, split: str, parameters: TokenClassificationSpec) -> None:
         self._is_test = split == TEST
         self._names = parameters.label_names
+        self.counts: dict[str, int] = {}
 
     def __call__(self, row: Row) -> dict[str, Any]:
         tokens = [any_text(token, "tokens") for token in _words(row["tokens"], "tokens")]
         if not tokens:
             raise RowError("`tokens` is empty", reason="empty_text")
         try:
-            return {"tokens": tokens, "tags": self._tags(row.get("tags"), len(tokens))}
+            tags = self._tags(row.get("tags"), len(tokens))
         except RowError:
             if not self._is_test:
                 raise
-            return {"tokens": tokens, "tags": []}  # rows to predict need none
+            tags = []  # rows to predict need none
+        if None in tags:
+            found = self.counts.get("words_without_a_label", 0)
+            self.counts["words_without_a_label"] = found + tags.count(None)
+        return {"tokens": tokens, "tags": tags}
 
-    def _tags(self, value: Any, count: int) -> list[str]:
-        tags = [labels.class_name(tag, "tags", self._names) for tag in _words(value, "tags")]
+    def _tags(self, value: Any, count: int) -> list[str | None]:
+        """None for a word whose tag is the mark for what is not labelled, unless a label has the
+        name."""
+        tags = [self._tag(tag) for tag in _words(value, "tags")]
         if len(tags) != count:
             problem = f"the row has {count} `tokens`, but {len(tags)} `tags`"
             raise RowError(problem, reason="length_mismatch")
         return tags
+
+    def _tag(self, value: Any) -> str | None:
+        is_mark = isinstance(value, str | int | float) and (
+            str(labels.whole_if_equal(value)).strip() == labels.IGNORED
+        )
+        if is_mark and labels.IGNORED not in (self._names or ()):
+            return None
+        return labels.class_name(value, "tags", self._names)
 
 
 def _words(value: Any, column: str) -> list[Any]:
