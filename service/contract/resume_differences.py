@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import Any, Final
 
+from service.contract.metric_directions import greater_is_better
 from service.contract.section import UnknownValueError
 from service.contract.spec import JobSpec
 from service.contract.training import TrainingSpec
@@ -74,8 +75,8 @@ def _metric(spec: TrainingSpec) -> str | None:
     name = name.removeprefix("eval_")
     greater = spec.greater_is_better
     if greater is None:
-        greater = not name.endswith("loss")
-    return f"{name} ({'greater' if greater else 'lower'} is better)"
+        greater = greater_is_better(name)
+    return f"{name} ({'lower' if greater is False else 'greater'} is better)"
 
 
 def _data_seed(spec: JobSpec) -> int:
