@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from service.contract.metric_directions import greater_is_better
+from service.contract.peft import LoraSpec, PeftSpec
 from service.contract.section import UnknownValueError
 from service.contract.spec import JobSpec
 from service.contract.training import TrainingSpec
@@ -84,6 +85,12 @@ def _data_seed(spec: JobSpec) -> int:
     return spec.training.seed if given is None else given
 
 
+def _adapter(spec: JobSpec) -> PeftSpec | None:
+    """Without `merge`, which only decides what is saved in the end."""
+    peft = spec.peft
+    return peft.model_copy(update={"merge": False}) if isinstance(peft, LoraSpec) else peft
+
+
 def _strategy(spec: JobSpec) -> Any:
     return spec.resources.chosen_strategy if spec.resources.processes > 1 else None
 
@@ -91,7 +98,7 @@ def _strategy(spec: JobSpec) -> Any:
 _COMPARED: Final[tuple[tuple[Path, Callable[[JobSpec], Any]], ...]] = (
     (("task",), attrgetter("task")),
     *((("model", name), attrgetter(f"model.{name}")) for name in _MODEL),
-    (("peft",), attrgetter("peft")),
+    (("peft",), _adapter),
     *((("training", name), attrgetter(f"training.{name}")) for name in _TRAINING),
     (("training", "data_seed"), _data_seed),
     (("resources", "num_processes"), attrgetter("resources.processes")),
