@@ -5,6 +5,7 @@ from fastapi import APIRouter
 from service.api.openapi import problems
 from service.api.schemas.system import TaskColumn, TaskInfo, TaskList
 from service.api.visitor import NEEDS_KEY
+from service.contract.metric_directions import greater_is_better
 from service.contract.tasks import TASKS, TaskDescription
 from service.contract.training import TrainingSpec
 
@@ -30,6 +31,7 @@ def _info(task: TaskDescription) -> TaskInfo:
             for column in task.columns
         ],
         metrics=list(task.metrics),
+        greater_is_better={name: greater_is_better(name) for name in task.metrics},
         parameters_schema=task.parameters.model_json_schema(),
         defaults=task.parameters().model_dump(mode="json"),
     )

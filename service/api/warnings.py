@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from service.api.schemas.jobs import SpecWarning
 from service.contract.events import Notice
+from service.contract.metric_directions import greater_is_better
 from service.contract.routing import most_for_one_job
 from service.contract.spec import JobSpec
 from service.contract.step_intervals import longer_than
@@ -18,7 +19,11 @@ STEPS_NOT_REACHED = "steps_not_reached"
 
 def warnings(spec: JobSpec, settings: Settings, database: Database) -> list[SpecWarning]:
     """Those of a valid spec, in the order of their paths."""
-    return [*_missing_gpus(spec, settings, database), *_steps_not_reached(spec)]
+    return [
+        *_missing_gpus(spec, settings, database),
+        *_steps_not_reached(spec),
+        *_worse_is_kept(spec),
+    ]
 
 
 def notices(warned: Sequence[SpecWarning]) -> list[Notice]:
@@ -68,3 +73,18 @@ def _steps_not_reached(spec: JobSpec) -> Iterator[SpecWarning]:
         return
     for option, sentence in longer_than(spec.training.max_steps, spec.training):
         yield SpecWarning(path=f"training.{option}", code=STEPS_NOT_REACHED, message=sentence)
+
+
+def _worse_is_kept(spec: JobSpec) -> Iterator[SpecWarning]:
+    """Where `greater_is_better` is the opposite of what is better of the metric."""
+    metric, greater = spec.training.metric_for_best_model, spec.training.greater_is_better
+    if metric is None or greater is None or greater_is_better(metric) in (None, greater):
+        return
+    kept = "greatest" if greater else "lowest"
+    yield SpecWarning(
+        path="training.greater_is_better",
+        code="worse_is_kept",
+        message=f"a {'lower' if greater else 'greater'} `{metric}` is better, and "
+        f"`training.greater_is_better` is {str(greater).lower()}: the evaluation with the {kept} "
+        "is taken for the best",
+    )

@@ -53,6 +53,9 @@ def require_settings(job: Json, step: int, finished: Collection[str]) -> None:
 
     `finished`: the names of the job's artifacts.
     """
+    failure = job.get("failure") or {}
+    if failure.get("details", {}).get("option") == "peft.merge":
+        raise UsageError(f"{job['id']} has no finished model: {failure['message']}")
     promote = f"promote the checkpoint first (`finetune promote {job['id']} {step}`)"
     if not any(name.startswith(MODEL) for name in finished):
         raise UsageError(

@@ -137,7 +137,10 @@ def best_metric_is_reported(
     if mode != "train" or metric is None or training.eval_strategy == "no":
         return
     sets = tuple(dataset.validation) if isinstance(dataset.validation, dict) else ()
-    yield from task_metrics.unreported(task, metric, sets)
+    sentences = list(task_metrics.unreported(task, metric, sets))
+    if not sentences and training.greater_is_better is None:
+        sentences.extend(task_metrics.undirected(task, metric))
+    yield from sentences
 
 
 # ---- task ---------------------------------------------------------------------------------------

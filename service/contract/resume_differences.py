@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import Any, Final
 
+from service.contract.metric_directions import greater_is_better
+from service.contract.peft import LoraSpec, PeftSpec
 from service.contract.section import UnknownValueError
 from service.contract.spec import JobSpec
 from service.contract.training import TrainingSpec
@@ -74,13 +76,19 @@ def _metric(spec: TrainingSpec) -> str | None:
     name = name.removeprefix("eval_")
     greater = spec.greater_is_better
     if greater is None:
-        greater = not name.endswith("loss")
-    return f"{name} ({'greater' if greater else 'lower'} is better)"
+        greater = greater_is_better(name)
+    return f"{name} ({'lower' if greater is False else 'greater'} is better)"
 
 
 def _data_seed(spec: JobSpec) -> int:
     given = spec.training.data_seed
     return spec.training.seed if given is None else given
+
+
+def _adapter(spec: JobSpec) -> PeftSpec | None:
+    """Without `merge`, which only decides what is saved in the end."""
+    peft = spec.peft
+    return peft.model_copy(update={"merge": False}) if isinstance(peft, LoraSpec) else peft
 
 
 def _strategy(spec: JobSpec) -> Any:
@@ -90,7 +98,7 @@ def _strategy(spec: JobSpec) -> Any:
 _COMPARED: Final[tuple[tuple[Path, Callable[[JobSpec], Any]], ...]] = (
     (("task",), attrgetter("task")),
     *((("model", name), attrgetter(f"model.{name}")) for name in _MODEL),
-    (("peft",), attrgetter("peft")),
+    (("peft",), _adapter),
     *((("training", name), attrgetter(f"training.{name}")) for name in _TRAINING),
     (("training", "data_seed"), _data_seed),
     (("resources", "num_processes"), attrgetter("resources.processes")),

@@ -5,6 +5,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from service.contract.chat import ChatSpec
+from service.contract.metric_directions import greater_is_better
 from service.contract.parameters import (
     QuestionAnsweringSpec,
     TaskSpec,
@@ -79,6 +80,24 @@ def unreported(
         yield (
             f"`{option}` is `{name[:60]}`, which the evaluation does not report; it reports "
             f"{listed}{hint}"
+        )
+
+
+def undirected(
+    task: TaskSpec,
+    metric: str,
+    option: str = "training.metric_for_best_model",
+    direction: str = "training.greater_is_better",
+) -> Iterator[str]:
+    """A sentence if neither more nor less of `metric`, which `option` names, is better, so that
+    the field `direction` has to decide it."""
+    if greater_is_better(metric) is None:
+        known = ", ".join(
+            f"`{name}`" for name in names(task) if greater_is_better(name) is not None
+        )
+        yield (
+            f"`{option}` is `{metric[:60]}`, of which neither more nor less is better: set "
+            f"`{direction}`, or choose one of {known}"
         )
 
 

@@ -329,7 +329,9 @@ class TrainingOptions(SpecModel):
         description="A metric of the evaluation, `eval_` may be left out; default: loss.",
     )
     greater_is_better: bool | None = Field(
-        None, description="Default: False if the metric's name ends in `loss`, else True."
+        None,
+        description="Default: what is better of the metric, as `GET /v1/tasks` lists it. Required "
+        "where neither is, as of `gen_len`.",
     )
     early_stopping_patience: int | None = Field(
         None,

@@ -167,6 +167,14 @@ class TestResumeFrom:
         validated = server.client.post("/v1/jobs/validate", json=body).json()["errors"]
         assert [each["path"] for each in validated] == [each["path"] for each in faults]
 
+    def test_an_adapter_may_be_left_unmerged(self, server: Server) -> None:
+        merged = {"method": "lora", "lora_bias": True, "merge": True}
+        base = self.resumable(server, spec=spec(peft=merged))
+        apart = self.body(base, peft={**merged, "merge": False})
+        assert server.client.post("/v1/jobs", json=apart).status_code == 201
+        other = self.body(base, peft={**merged, "r": 4, "merge": False})
+        assert self.faults(server, other) == [("peft", "resume_mismatch")]
+
     def test_evaluations_are_compared_by_one_metric(self, server: Server) -> None:
         judged = {"metric_for_best_model": "eval_f1"}
         base = self.resumable(server, spec=spec(training=judged))

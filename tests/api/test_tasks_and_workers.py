@@ -29,6 +29,13 @@ class TestTasksAndWorkers:
         columns = {name: [c["name"] for c in task["columns"]] for name, task in tasks.items()}
         assert columns["text-classification"] == ["text", "text_pair", "label"]
         assert columns["token-classification"] == ["tokens", "tags"]
+        assert tasks["causal-lm"]["greater_is_better"] == {
+            "loss": False,
+            "perplexity": False,
+            "accuracy": True,
+        }
+        assert tasks["translation"]["greater_is_better"]["gen_len"] is None
+        assert all(list(t["greater_is_better"]) == t["metrics"] for t in tasks.values())
         assert tasks["text-classification"]["defaults"]["problem_type"] is None
         assert tasks["token-classification"]["defaults"]["label_all_tokens"] is False
 

@@ -48,6 +48,33 @@ class TestAnswers:
         assert clone["warnings"] == [_NO_LOSS]
         assert notices(client, clone["id"]) == noticed
 
+    @pytest.mark.parametrize(
+        ("metric", "greater", "message"),
+        [
+            (
+                "f1",
+                False,
+                "a greater `f1` is better, and `training.greater_is_better` is false: "
+                "the evaluation with the lowest is taken for the best",
+            ),
+            (
+                "loss",
+                True,
+                "a lower `loss` is better, and `training.greater_is_better` is true: "
+                "the evaluation with the greatest is taken for the best",
+            ),
+            ("f1", True, None),
+            ("loss", None, None),
+        ],
+    )
+    def test_the_opposite_of_what_is_better(
+        self, client: httpx.Client, metric: str, greater: bool | None, message: str | None
+    ) -> None:
+        training = {"metric_for_best_model": metric, "greater_is_better": greater}
+        answer = client.post("/v1/jobs/validate", json=spec(training=training)).json()
+        expected = {"path": "training.greater_is_better", "code": "worse_is_kept"}
+        assert answer["warnings"] == ([{**expected, "message": message}] if message else [])
+
     def test_a_replay_repeats_the_answer_and_not_the_event(self, client: httpx.Client) -> None:
         headers = {"Idempotency-Key": "k-1"}
         first, again = (

@@ -12,6 +12,7 @@ from sqlalchemy import delete
 
 from service.cli import serve_command
 from service.cli.exit_codes import UsageError
+from service.contract.failures import Failure, FailureCode
 from service.store.database import Database
 from service.store.models import ArtifactRow, JobRow
 from tests.cli.conftest import Cli
@@ -161,6 +162,22 @@ class TestCommand:
         found = cli("serve-command", chat, "--checkpoint", "last")
         assert (found.status, found.out) == (2, "")
         assert f"finetune promote {chat} 20" in found.err
+
+    def test_a_checkpoint_of_an_adapter_that_cannot_be_merged(
+        self, cli: Cli, store: Database, chat: str, tmp_path: Path
+    ) -> None:
+        """Its training or its promotion has ended with a message that says what to do."""
+        message = "`peft.merge` cannot be true: … Submit the job with `peft.merge: false`"
+        failure = Failure.of(FailureCode.INVALID_OPTION, message, option="peft.merge")
+        with store.write() as session:
+            session.execute(delete(ArtifactRow).where(ArtifactRow.job_id == chat))
+            row = session.get_one(JobRow, chat)
+            row.spec = row.spec | {"peft": {"method": "lora", "merge": True}}
+            row.failure = failure.model_dump(mode="json")
+        found = cli("download", chat, "--checkpoint", "20", "--to", str(tmp_path / "model"))
+        assert (found.status, found.out) == (2, "")
+        assert f"{chat} has no finished model: {message}" in found.err
+        assert "finetune promote" not in found.err
 
     def test_a_job_without_a_model(self, cli: Cli, store: Database, chat: str) -> None:
         with store.write() as session:

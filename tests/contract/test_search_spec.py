@@ -182,7 +182,8 @@ class TestObjective:
             ("eval_loss", "eval_loss", "minimize"),
             ("easy_loss", "eval_easy_loss", "minimize"),
             ("perplexity", "eval_perplexity", "minimize"),
-            ("closs", "eval_closs", "maximize"),
+            ("kl", "eval_kl", "minimize"),
+            ("easy_rewards/rejected", "eval_easy_rewards/rejected", "minimize"),
         ],
     )
     def test_key_and_goal(self, metric: str, key: str, goal: str) -> None:

@@ -4,9 +4,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from service.contract import task_metrics
+from service.contract.metric_directions import GREATER_IS_BETTER, greater_is_better
 from service.contract.spec import JobSpec
+from service.contract.tasks import TASKS
 from tests.api.factories import spec
 from worker.tasks.classification import metrics as classification
 from worker.tasks.classification import span_metrics
@@ -69,6 +72,52 @@ class TestNames:
         assert bleu(["a"], ["a"]) >= 0
         assert known(translation) == {"loss", "gen_len", "bleu"}
         assert known(translation | {"predict_with_generate": False}) == {"loss"}
+
+
+class TestDirections:
+    @pytest.mark.parametrize("name", sorted({n for t in TASKS.values() for n in t.metrics}))
+    def test_every_metric_of_every_task_has_an_entry(self, name: str) -> None:
+        assert name in GREATER_IS_BETTER
+
+    def test_so_has_what_is_reported_of_groups(self) -> None:
+        v2 = qa.squad_v2(_GOLDS, _TEXTS, {"a": 0.1, "b": 0.9})
+        spans = span_metrics.scores([["B-PER"]], [["B-PER"]])
+        without = {name for name in (*v2, *spans) if greater_is_better(name) is None}
+        thresholds = {"best_exact_thresh", "best_f1_thresh"}
+        assert without == {*thresholds, "total", "HasAns_total", "NoAns_total", "PER_number"}
+
+    @pytest.mark.parametrize(
+        ("metric", "better"),
+        [
+            ("eval_loss", False),
+            ("my_set_perplexity", False),
+            ("eval_kl", False),
+            ("wordy_rewards/margins", True),
+            ("eval_best_f1_thresh", None),
+            ("HasAns_f1", True),
+            ("gen_len", None),
+            ("closs", None),
+        ],
+    )
+    def test_of_a_name(self, metric: str, better: bool | None) -> None:
+        assert greater_is_better(metric) is better
+
+    def test_without_a_direction_the_spec_must_give_one(self) -> None:
+        training: dict[str, Any] = {
+            "eval_strategy": "epoch",
+            "metric_for_best_model": "gen_len",
+        }
+        dataset = {"source": "hub", "name": "org/data", "validation": "test"}
+        summarization = spec(task="summarization", training=training, dataset=dataset)
+        with pytest.raises(ValidationError, match="neither more nor less is better") as caught:
+            JobSpec.model_validate(summarization)
+        assert "set `training.greater_is_better`, or choose one of `loss`, `rouge1`" in str(
+            caught.value
+        )
+        training["greater_is_better"] = False
+        assert JobSpec.model_validate(summarization)
+        del training["greater_is_better"]
+        assert JobSpec.accepted(summarization).training.greater_is_better is None
 
 
 class TestUnreported:

@@ -2,21 +2,31 @@
 
 import itertools
 import json
+import math
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from safetensors.torch import load_file
 
 from service.contract.events import CheckpointSaved, Notice, StageEvent
 from service.contract.stages import TrainResult
-from tests.training.support import Job, Killed, Recorder, at_checkpoint, rows, run
+from tests.training.support import (
+    Job,
+    Killed,
+    Recorder,
+    TinyObjective,
+    at_checkpoint,
+    rows,
+    run,
+)
 from worker.storage import atomic_dir
 from worker.training import best_model
 from worker.training.best_model import Choice
+from worker.training.objective import Evaluation
 from worker.training.progress import BestMetric, TrainingProgress
 
 VALIDATION = rows(6, seed=5)
@@ -306,6 +316,92 @@ class TestResumed:
         assert recorder.checkpoint_steps()[0] == 9
 
 
+def reporting(monkeypatch: pytest.MonkeyPatch, values: Callable[[float], dict[str, float]]) -> None:
+    """Evaluations report `values` of their loss, too."""
+    evaluate = TinyObjective.evaluate
+
+    def with_more(*arguments: Any) -> Evaluation | None:
+        found = evaluate(*arguments)
+        return found and replace(found, metrics=found.metrics | values(found.metrics["loss"]))
+
+    monkeypatch.setattr(TinyObjective, "evaluate", with_more)
+
+
+class TestDirection:
+    def test_a_lower_perplexity_is_better(
+        self, make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        reporting(monkeypatch, lambda loss: {"perplexity": math.exp(loss)})
+        job = make_job(
+            max_steps=6,
+            eval_strategy="steps",
+            eval_steps=2,
+            load_best_model_at_end=True,
+            metric_for_best_model="perplexity",
+            early_stopping_patience=1,
+            validation=VALIDATION,
+        )
+        result, recorder = supervised(job)
+        found = losses(recorder)
+        assert found[2] > found[4] > found[6]
+        assert (result.steps, result.best_step, result.model_step) == (6, 6, 6)
+        assert result.best_metric == pytest.approx(math.exp(found[6]), rel=1e-12)
+
+
+class TestNotANumber:
+    OPTIONS: ClassVar[dict[str, Any]] = {
+        "max_steps": 6,
+        "eval_strategy": "steps",
+        "eval_steps": 1,
+        "save_steps": 3,
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "accuracy",
+        "validation": VALIDATION,
+    }
+    FIRST = (
+        "`accuracy` was not a number at step 1: such an evaluation is never the best, and counts "
+        "as one without improvement"
+    )
+
+    def test_no_evaluation_is_the_best(
+        self, make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        reporting(monkeypatch, lambda loss: {"accuracy": math.nan})
+        result, recorder = supervised(make_job(**self.OPTIONS))
+        assert (result.best_step, result.best_metric, result.model_step) == (None, None, 6)
+        assert [e.message for e in recorder.of(Notice) if "accuracy" in e.message] == [
+            self.FIRST,
+            "The finished model is that of the last step, 6: `accuracy` was not a number in any "
+            "evaluation, so none is the best",
+        ]
+        assert not any(saved.best for saved in recorder.of(CheckpointSaved))
+
+    def test_patience_counts_and_says_so(
+        self, make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        reporting(monkeypatch, lambda loss: {"accuracy": math.nan})
+        job = make_job(**self.OPTIONS, early_stopping_patience=2)
+        result, recorder = supervised(job)
+        assert (result.steps, result.best_step) == (2, None)
+        assert [e.message for e in recorder.of(Notice) if "accuracy" in e.message][:2] == [
+            self.FIRST,
+            "Stopped early at step 2: `accuracy` was not a number in any of 2 evaluations",
+        ]
+
+    def test_one_number_is_the_best(
+        self, make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        seen = itertools.count()
+        values = dict(enumerate([math.nan, math.nan, 0.25, math.nan]))  # the first: the baseline
+        reporting(monkeypatch, lambda loss: {"accuracy": values.get(next(seen), math.nan)})
+        result, recorder = supervised(make_job(**self.OPTIONS))
+        assert (result.best_step, result.best_metric, result.model_step) == (2, 0.25, 2)
+        assert [e.message for e in recorder.of(Notice) if "accuracy" in e.message] == [
+            self.FIRST,
+            "The finished model is that of step 2 (`accuracy`: 0.25), the best evaluation",
+        ]
+
+
 class TestChoice:
     @pytest.fixture
     def best(self, make_job: Callable[..., Job]) -> BestMetric:
@@ -338,6 +434,14 @@ class TestChoice:
         self.saved(tmp_path, 4, best_step=1, best_metric=0.9)
         progress = TrainingProgress(step=5)
         assert best_model.choose(best, progress, tmp_path) == Choice(5, None)
+        progress.metric = float("nan")
+        chosen = best_model.choose(best, progress, tmp_path)
+        assert chosen == Choice(5, None)
+        progress.best_step, progress.best_metric = 1, 0.9
+        assert best_model.described(chosen, "f1", progress) == (
+            "The finished model is that of the last step, 5: the best evaluation was at step 1 "
+            "(0.9), which has no readable checkpoint"
+        )
 
     def test_an_older_release_wrote_only_the_best(self, tmp_path: Path, best: BestMetric) -> None:
         folder = self.saved(tmp_path, 4, best_step=4, best_metric=0.9)

@@ -118,6 +118,10 @@ class TestBestMetric:
             ("loss", True, True),
             ("f1", None, True),
             ("f1", False, False),
+            ("perplexity", None, False),
+            ("eval_easy_perplexity", None, False),
+            ("kl", None, False),
+            ("perplexity", True, True),
         ],
     )
     def test_direction(self, name: str, greater: bool | None, improves: bool) -> None:

@@ -119,7 +119,7 @@ def _load_best(job: Job) -> Choice:
     chosen = state.ranks.broadcast(found)
     if chosen.folder is not None:
         checkpoint.restore_weights(state, chosen.folder)
-    if chosen.metric is not None and training.best.name is not None:
+    if state.progress.metric is not None and training.best.name is not None:
         training.reporter.notice(
             best_model.described(chosen, training.best.name, state.progress),
             step=chosen.step,

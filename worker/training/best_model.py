@@ -16,7 +16,7 @@ from worker.training.progress import BestMetric, TrainingProgress
 
 
 class Choice(NamedTuple):
-    """The model of `step`; `metric` is None if no remaining model was evaluated."""
+    """The model of `step`; `metric` is None if no remaining model's evaluation has a number."""
 
     step: int
     metric: float | None
@@ -30,7 +30,7 @@ class Choice(NamedTuple):
 
 def choose(best: BestMetric, progress: TrainingProgress, workspace: Path) -> Choice:
     """The best of the current model and all readable checkpoints of the job; the earliest of
-    equals. The current model if none was evaluated."""
+    equals. The current model if no evaluation has a number."""
     current = Choice(progress.step, progress.metric)
     found = [choice for choice in (current, *_saved(workspace)) if choice.is_evaluated]
     while found:
@@ -38,17 +38,26 @@ def choose(best: BestMetric, progress: TrainingProgress, workspace: Path) -> Cho
         if chosen.folder is None or atomic_dir.verify(chosen.folder):
             return chosen
         found.remove(chosen)
-    return current
+    return current._replace(metric=None)
 
 
 def described(chosen: Choice, name: str, progress: TrainingProgress) -> str:
     """A sentence about `chosen`, whose metric is called `name`."""
+    if chosen.metric is None:
+        which = f"The finished model is that of the last step, {chosen.step}: "
+        if progress.best_step is None:
+            return f"{which}`{name}` was not a number in any evaluation, so none is the best"
+        return which + _lost(progress)
     which = f"The finished model is that of step {chosen.step} (`{name}`: {chosen.metric})"
     if progress.best_step in (None, chosen.step):
         return f"{which}, the best evaluation"
+    return f"{which}, the best model that still exists: {_lost(progress)}"
+
+
+def _lost(progress: TrainingProgress) -> str:
     return (
-        f"{which}, the best model that still exists: the best evaluation was at step "
-        f"{progress.best_step} ({progress.best_metric}), which has no readable checkpoint"
+        f"the best evaluation was at step {progress.best_step} ({progress.best_metric}), which has "
+        "no readable checkpoint"
     )
 
 

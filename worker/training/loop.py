@@ -227,14 +227,16 @@ def evaluate(run: TrainingRun) -> bool:
     if value is None:
         return True
     early_stopping.observe(spec, run.best, progress, value)
+    if early_stopping.is_first_without_number(progress, value):
+        run.reporter.notice(
+            f"`{run.best.name}` was not a number at step {progress.step}: such an evaluation is "
+            "never the best, and counts as one without improvement"
+        )
     if run.best.is_better(value, progress.best_metric):
         progress.best_metric, progress.best_step = value, progress.step
     run.state.scheduler.after_evaluation(value)
     if early_stopping.reached(spec, progress):
-        run.reporter.notice(
-            f"Stopped early at step {progress.step}: `{run.best.name}` has not improved in "
-            f"{progress.evaluations_without_gain} evaluations"
-        )
+        run.reporter.notice(early_stopping.described(str(run.best.name), progress))
     return True
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 
 from service.contract.failures import FailureCode, StageError
+from service.contract.metric_directions import greater_is_better
 from service.contract.training import TrainingSpec
 from worker.training.distributed.ranks import Ranks
 
@@ -120,10 +121,11 @@ class BestMetric:
         if self.name is None and spec.chooses_by_metric:
             self.name = "loss"
         greater = spec.greater_is_better
-        if greater is None:
-            greater = self.name is not None and not self.name.endswith("loss")
-        self.greater_is_better: bool = greater
-        self._better = operator.gt if greater else operator.lt
+        if greater is None and self.name is not None:
+            greater = greater_is_better(self.name)
+        # None: of a job that an earlier release accepted, which took greater for better.
+        self.greater_is_better = greater is not False
+        self._better = operator.gt if self.greater_is_better else operator.lt
 
     def of(self, metrics: dict[str, float]) -> float | None:
         """The value of the metric; None if no metric is needed.

@@ -19,6 +19,10 @@ class TaskInfo(BaseModel):
     title: str
     columns: list[TaskColumn]
     metrics: list[str] = Field(description="Each may be `metric_for_best_model`.")
+    greater_is_better: dict[str, bool | None] = Field(
+        description="Metric → whether a greater value is better; null: neither is, so that "
+        "`metric_for_best_model` needs `greater_is_better`."
+    )
     parameters_schema: dict[str, Any] = Field(description="JSON schema of `task`.")
     defaults: dict[str, Any] = Field(description="Of the parameters of the task.")
 

@@ -5,6 +5,7 @@ from typing import Final
 
 from service.api.schemas.problems import Fault
 from service.contract import task_metrics
+from service.contract.metric_directions import greater_is_better
 from service.contract.search import resources
 from service.contract.search.objectives import Objective
 from service.contract.search.pruners import (
@@ -51,8 +52,13 @@ _PREFERRED: Final = (
 
 
 def resolved(objectives: Sequence[Objective]) -> list[Objective]:
-    """With their directions."""
-    return [Objective(metric=each.metric, direction=each.goal) for each in objectives]
+    """With their directions, where they have one."""
+    return [
+        each
+        if greater_is_better(each.metric) is None
+        else Objective(metric=each.metric, direction=each.goal)
+        for each in objectives
+    ]
 
 
 def faults(
@@ -82,7 +88,8 @@ def faults(
     is_default = given is not None and given.objective is None
     for index, objective in enumerate(objectives):
         place = "objective.metric" if len(objectives) == 1 else f"objective.{index}.metric"
-        yield from _unreported(job, objective, _OF_TEMPLATE if is_default else place)
+        found = list(_unreported(job, objective, _OF_TEMPLATE if is_default else place))
+        yield from found or _undirected(job, objective, place, of_template=is_default)
     if not isinstance(pruner, NoPruner) and job.training.eval_strategy == "no":
         yield Fault(
             path="job.training.eval_strategy",
@@ -104,6 +111,18 @@ def _unreported(job: JobSpec, objective: Objective, where: str) -> Iterator[Faul
             given=objective.metric,
             suggestion=near if near != sentence else None,
         )
+
+
+def _undirected(
+    job: JobSpec, objective: Objective, place: str, *, of_template: bool
+) -> Iterator[Fault]:
+    if objective.direction is not None:
+        return
+    metric, direction = place, f"{place.removesuffix('metric')}direction"
+    if of_template:
+        metric, direction = _OF_TEMPLATE, "job.training.greater_is_better"
+    for sentence in task_metrics.undirected(job.task, objective.metric, metric, direction):
+        yield Fault(path=direction, code="missing_field", message=sentence, given=objective.metric)
 
 
 def pruner_faults(

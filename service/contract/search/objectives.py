@@ -4,12 +4,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from service.contract.metric_directions import greater_is_better
 from service.contract.section import SpecModel
 from service.contract.types import Name
 
 Direction = Literal["minimize", "maximize"]
 MOST_OBJECTIVES = 8
-_LOSSES = ("loss", "perplexity", "kl", "ter", "wer", "cer")
 
 
 class Objective(SpecModel):
@@ -22,7 +22,8 @@ class Objective(SpecModel):
     direction: Direction | None = Field(
         None,
         examples=["maximize"],
-        description="Default: `minimize` for losses and perplexity, else `maximize`.",
+        description="Default: what is better of the metric. Required where neither is, as of "
+        "`gen_len`.",
     )
 
     @property
@@ -34,9 +35,7 @@ class Objective(SpecModel):
     def goal(self) -> Direction:
         if self.direction is not None:
             return self.direction
-        name = self.metric.removeprefix("eval_")
-        is_loss = any(name == loss or name.endswith(f"_{loss}") for loss in _LOSSES)
-        return "minimize" if is_loss else "maximize"
+        return "minimize" if greater_is_better(self.metric) is False else "maximize"
 
     def is_better(self, one: float, other: float) -> bool:
         return one > other if self.goal == "maximize" else one < other

@@ -142,11 +142,20 @@ class TestMode:
             ({"metric_for_best_model": "accuracy"}, (0.1, 0.2, 0.3, 0.4), False),
             ({"metric_for_best_model": "accuracy"}, (0.4, 0.3, 0.2, 0.1), True),
             ({"metric_for_best_model": "eval_loss"}, (0.4, 0.3, 0.2, 0.1), False),
+            ({"metric_for_best_model": "perplexity"}, (4, 3, 2, 1), False),
             ({}, (0.1, 0.2, 0.3, 0.4), True),
             ({"metric_for_best_model": "wer", "greater_is_better": False}, (4, 3, 2, 1), False),
             ({"metric_for_best_model": "accuracy", "mode": "min"}, (0.1, 0.2, 0.3, 0.4), True),
         ],
-        ids=["rising", "falling", "falling loss", "rising loss", "told", "mode given"],
+        ids=[
+            "rising",
+            "falling",
+            "falling loss",
+            "falling perplexity",
+            "rising loss",
+            "told",
+            "mode given",
+        ],
     )
     def test_what_is_better_keeps_the_rate(
         self, name: str, options: dict[str, Any], values: tuple[float, ...], falls: bool

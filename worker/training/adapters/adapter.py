@@ -32,6 +32,7 @@ from service.contract.peft import (
     PromptTuningSpec,
 )
 from service.contract.spec import JobSpec
+from worker.failures import invalid_option
 
 # Modules that peft always trains in addition to the adapter: ends of their names, by its task type.
 _HEADS: Final[dict[str | None, tuple[str, ...]]] = {
@@ -291,6 +292,19 @@ def _name_origins(file: Path, spec: JobSpec, revision: str | None) -> None:
 
 
 def merge(model: PeftModel) -> Any:
-    """The base model with the adapter merged into its weights; the adapter no longer exists."""
+    """The base model with the adapter merged into its weights; the adapter no longer exists. A
+    model on the meta device has no numbers: only whether peft can merge it is found.
+
+    StageError(invalid_option) if it cannot.
+    """
     merging: Any = model
-    return merging.merge_and_unload(safe_merge=True)
+    is_meta = next(model.parameters()).is_meta
+    try:
+        return merging.merge_and_unload(safe_merge=not is_meta)
+    except (RuntimeError, ValueError, NotImplementedError, AttributeError, TypeError) as error:
+        raise invalid_option(
+            "peft.merge",
+            f"cannot be true: {error} Submit the job with `peft.merge: false`, which publishes the "
+            "adapter. If it was trained already, name a checkpoint before its last step in "
+            "`training.resume_from`, and only the steps after it are repeated",
+        ) from error

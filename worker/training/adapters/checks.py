@@ -30,7 +30,7 @@ from service.contract.peft import (
 from service.contract.spec import JobSpec
 from worker.failures import invalid_option
 from worker.time_budget import time_budget
-from worker.training.adapters.adapter import config_of, known_warnings
+from worker.training.adapters.adapter import config_of, known_warnings, merge
 
 _PATTERN_SECONDS: Final = 10.0
 _LINEAR: Final = (torch.nn.Linear, Conv1D)
@@ -50,7 +50,8 @@ def check(model: Any, spec: JobSpec, *, pads_left: bool) -> list[str]:
         targeted = list(wrapped.base_model.targeted_module_names)
         if isinstance(adapter, LoraSpec):
             _check_patterns(adapter, targeted)
-            _check_merge(adapter, wrapped, targeted, tied)
+            if adapter.merge:
+                _check_merge(wrapped, targeted, tied)
         return peft_warnings
     if isinstance(adapter, PrefixTuningSpec):
         _check_cache(model)
@@ -184,10 +185,8 @@ def _tied(model: torch.nn.Module) -> set[str]:
     return {name for names in owners.values() if len(names) > 1 for name in names}
 
 
-def _check_merge(
-    adapter: LoraSpec, wrapped: PeftModel, targeted: Sequence[str], tied: set[str]
-) -> None:
-    """A tied weight cannot be changed in one place only."""
+def _check_merge(wrapped: PeftModel, targeted: Sequence[str], tied: set[str]) -> None:
+    """A tied weight cannot be changed in one place only; for all else, merge."""
     config: Any = wrapped.peft_config["default"]
     whole = config.modules_to_save or []
     touched = [
@@ -195,12 +194,13 @@ def _check_merge(
         for name in sorted(tied)
         if name in targeted or any(f"{name}.".startswith(f"{each}.") for each in whole)
     ]
-    if adapter.merge and touched:
+    if touched:
         raise invalid_option(
             "peft.merge",
             f"cannot be true: {touched[0]} shares its weight with another module, and only one of "
             "them is trained. Publish the adapter instead (`peft.merge: false`)",
         )
+    merge(wrapped)
 
 
 # ---- prompts and prefixes -----------------------------------------------------------------------
