@@ -42,6 +42,7 @@ class TestSurvey:
             ([[0, 1], []], "indices"),
             ([[0, 1], [2, 0]], "indices"),
             ([["a"], ["b", "a"]], None),
+            ([[0, 1], ["a"]], None),
             (["a", "b"], None),
             ([3, 0], None),
             ([], None),

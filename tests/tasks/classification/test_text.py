@@ -396,7 +396,7 @@ class TestInferences:
         job = make_job({"train": [{"text": f"{n}", "label": w} for n, w in enumerate(words)]})
         job.prepare()
         (notice,) = [n for n in job.notices if isinstance(n, Notice) and "labels" in n.data]
-        assert notice.data == {"labels": ["Very good", "very good", "verygood"]}
+        assert notice.data == {"labels": [["Very good", "very good", "verygood"]]}
 
 
 class TestFeatures:

@@ -317,6 +317,13 @@ class TestIgnoredWords:
         first, other = (0, 1) if names is None else (1, 0)
         assert row[0]["labels"] == [-100, first, -100, -100, other, -100]
 
+    def test_another_mark_is_noticed(self, make_job: MakeJob) -> None:
+        job = make_job({"train": [{"tokens": ["Ada", "wrote", "it"], "tags": [1, -1, -1]}]})
+        job.prepare()
+        (notice,) = [n for n in job.notices if isinstance(n, Notice) and "label" in n.data]
+        assert notice.data == {"label": "-1", "words": 2}
+        assert notice.message.endswith("To ignore these words, give them the tag -100.")
+
     def test_a_model_that_has_learned_the_mark_keeps_it(self) -> None:
         parameters = TokenClassificationSpec(label_names=["-100", "O"])
         row = RowCleaner("train", parameters)({"tokens": ["a", "b"], "tags": ["-100", "O"]})

@@ -75,6 +75,7 @@ class Survey:
     def _see(self, values: list[Any]) -> None:
         if any(isinstance(each, str) for each in values):
             self._has_text = True
+            self._no_vector = self._no_vector or f"{_shown(values)} has text"
             self.is_done = self._numbers is None
         elif all(isinstance(each, int | float) for each in values):
             self._numbers = values if self._numbers is None else self._numbers

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any, Final
 
 from service.contract.events import Notice
@@ -21,6 +22,7 @@ _WHOLE_FRACTION: Final = re.compile(r"([-+]?\d{1,18})\.0*")
 _LARGEST_EXACT: Final = 2**53
 """Above it not every whole number has a float of its own."""
 _SHOWN: Final = 20  # names in a message
+_GROUPS: Final = 5  # of similar names in a message
 IGNORED: Final = "-100"
 """The mark for what has no label: PyTorch's losses ignore it by default, and so it is written by
 most programs that prepare tokens."""
@@ -135,28 +137,40 @@ def infer_names(
         found.add("task.label_names", list(classes.names), reason)
 
 
-def doubtful(names: Sequence[str], counted: Counter[str]) -> Iterator[Notice]:
-    """What is hardly meant to be a class: marks for rows without a label, and labels that differ in
+def doubtful(names: Sequence[str], examples: Any, column: str) -> Iterator[Notice]:
+    """What is hardly meant to be a class: marks for what has no label, and labels that differ in
     case or blanks only."""
+    counted = counts(examples, column)
     for mark in UNLABELLED:
         if mark in names:
-            yield Notice(
-                message=f"The label {mark} is trained as a class; {counted[mark]:,} training rows "
-                "have it. Many data sets mark rows without a label by it. To leave these rows out, "
-                "list the labels in `task.label_names` and set `dataset.on_bad_row: skip`.",
-                data={"label": mark, "rows": counted[mark]},
-            )
+            yield _of_mark(mark, counted[mark], column)
     alike: dict[str, list[str]] = {}
     for name in names:
         alike.setdefault("".join(name.split()).casefold(), []).append(name)
-    for several in alike.values():
-        if len(several) > 1:
-            shown = ", ".join(f"{name!r:.80} ({counted[name]:,})" for name in several[:_SHOWN])
-            yield Notice(
-                message=f"The labels {shown} differ in case or blanks only, and each is a class "
-                "of its own. If they mean the same, write them alike.",
-                data={"labels": several[:_SHOWN]},
-            )
+    groups = [several[:_SHOWN] for several in alike.values() if len(several) > 1]
+    if groups:
+        listed = (" and ".join(f"{name!r:.80} ({counted[name]:,})" for name in g) for g in groups)
+        more = f"; and {len(groups) - _GROUPS:,} more" if len(groups) > _GROUPS else ""
+        yield Notice(
+            message="Labels differ in case or blanks only, and each is a class of its own: "
+            f"{'; '.join(islice(listed, _GROUPS))}{more}. If they mean the same, write them alike.",
+            data={"labels": groups[:_GROUPS]},
+        )
+
+
+def _of_mark(mark: str, count: int, column: str) -> Notice:
+    what, remedy = (
+        "rows",
+        "To leave these rows out, list the labels in `task.label_names` and set "
+        "`dataset.on_bad_row: skip`",
+    )
+    if column == "tags":
+        what, remedy = "words", f"To ignore these words, give them the tag {IGNORED}"
+    return Notice(
+        message=f"The label {mark} is trained as a class; {count:,} {what} of the train split have "
+        f"it. Many data sets mark {what} without a label by it. {remedy}.",
+        data={"label": mark, what: count},
+    )
 
 
 def class_name(
@@ -215,7 +229,7 @@ def whole_if_equal(value: Any, names: Sequence[str] | None = None) -> Any:
     empty cell; anything else, and a text among `names`, as it is."""
     if isinstance(value, float) and value.is_integer() and abs(value) < _LARGEST_EXACT:
         return int(value)
-    if isinstance(value, str) and (names is None or value.strip() not in names):
+    if isinstance(value, str) and "." in value and value.strip() not in (names or ()):
         found = _WHOLE_FRACTION.fullmatch(value.strip())
         return value if found is None else found[1]
     return value

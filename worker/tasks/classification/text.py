@@ -98,7 +98,7 @@ class TextClassification:
         text_rows.infer(parameters, examples, found)
         if examples is not None:
             names = Scheme.of(parameters, examples).classes.names
-            yield from labels.doubtful(names, labels.counts(examples, "labels"))
+            yield from labels.doubtful(names, examples, "labels")
 
     def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
         parameters = parameters_of(context.spec, TextClassificationSpec)

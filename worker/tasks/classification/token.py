@@ -85,7 +85,7 @@ class TokenClassification:
         names = parameters_of(spec, TokenClassificationSpec).label_names
         labels.infer_names(names, classes, examples, "tags", found)
         if examples is not None:
-            yield from labels.doubtful(classes.names, labels.counts(examples, "tags"))
+            yield from labels.doubtful(classes.names, examples, "tags")
 
     def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
         add_prefix_space(context.tokenizer)

@@ -40,9 +40,7 @@ class RowCleaner:
         return tags
 
     def _tag(self, value: Any) -> str | None:
-        is_mark = isinstance(value, str | int | float) and (
-            str(labels.whole_if_equal(value)).strip() == labels.IGNORED
-        )
+        is_mark = str(value).strip() in (labels.IGNORED, f"{labels.IGNORED}.0")
         if is_mark and labels.IGNORED not in (self._names or ()):
             return None
         return labels.class_name(value, "tags", self._names)
