@@ -129,12 +129,28 @@ def _length(feature: Any) -> int:
 
 
 class TestLoss:
-    def test_is_the_models_own_times_the_examples(self, tmp_path: Path, minilm: Any) -> None:
+    def test_is_the_sum_of_the_models_own_without_padding(
+        self, tmp_path: Path, minilm: Any
+    ) -> None:
         objective, model, _ = bind(tmp_path, minilm)
-        batch = objective.collate([objective.train_features[i] for i in range(6)])
-        own = model(**batch).loss
+        rows = [objective.train_features[i] for i in range(6)]
+        batch = objective.collate(rows)
+        assert not batch["attention_mask"].all()
+        own = sum(model(**objective.collate([row])).loss.item() for row in rows)
         assert objective.item_count(batch) == 6
-        assert objective.loss_sum(model, batch).item() == pytest.approx(own.item() * 6, rel=1e-6)
+        assert objective.loss_sum(model, batch).item() == pytest.approx(own, rel=1e-5)
+
+    def test_padding_on_the_left_takes_no_part(self, tmp_path: Path, minilm_left: Any) -> None:
+        objective, model, _ = bind(tmp_path, minilm_left)
+        rows = [objective.train_features[i] for i in range(6)]
+        batch = objective.collate(rows)
+        output = model(**batch)
+        expected = 0.0
+        for number, row in enumerate(rows):
+            for name in ("start", "end"):
+                logits = output[f"{name}_logits"][number, -_length(row) :]
+                expected -= logits.log_softmax(0)[row[f"{name}_positions"]].item() / 2
+        assert objective.loss_sum(model, batch).item() == pytest.approx(expected, rel=1e-5)
 
     def test_is_computed_in_float32_whatever_the_model_returns(
         self, tmp_path: Path, minilm: Any

@@ -156,7 +156,12 @@ class QuestionAnsweringObjective:
     def loss_sum(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
         inputs = {name: tensor for name, tensor in batch.items() if name not in _LABELS}
         output = model(**inputs)
-        return _losses(output.start_logits, output.end_logits, batch).sum()
+        is_padding = batch["attention_mask"] == 0
+        start, end = (
+            _without_padding(logits, is_padding)
+            for logits in (output.start_logits, output.end_logits)
+        )
+        return _losses(start, end, batch).sum()
 
     def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
         if split not in self._splits:
@@ -258,6 +263,12 @@ def _best(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if name.startswith("best_")}
 
 
+def _without_padding(logits: torch.Tensor, is_padding: torch.Tensor) -> torch.Tensor:
+    """(batch, longest) with the lowest logit at padding, so that a softmax ignores it: no number
+    depends on what a row is batched with. The question's tokens keep theirs, as in run_qa."""
+    return logits.masked_fill(is_padding, torch.finfo(logits.dtype).min)
+
+
 def _losses(start_logits: torch.Tensor, end_logits: torch.Tensor, batch: Batch) -> torch.Tensor:
     """(batch,) mean of the cross entropies of start and end, in float32 even under autocast."""
     start = functional.cross_entropy(
@@ -301,13 +312,14 @@ class _Collected:
         return float(self._losses.mean())
 
     def _aligned(self, logits: torch.Tensor, lengths: list[int]) -> Floats:
-        """(batch, longest) logits with the first token of each window in column 0."""
+        """(batch, longest) logits with the first token of each window in column 0, and the lowest
+        after its last."""
         values: Floats = logits.detach().float().cpu().numpy()
+        longest, ends = values.shape[1], np.asarray(lengths)[:, None]
+        columns = np.arange(longest)
         if self._padded_left:
-            longest = values.shape[1]
-            columns = np.arange(longest) + longest - np.asarray(lengths)[:, None]
-            values = np.take_along_axis(values, columns % longest, axis=1)
-        return values
+            values = np.take_along_axis(values, (columns + longest - ends) % longest, axis=1)
+        return np.where(columns < ends, values, np.finfo(values.dtype).min)
 
 
 def _window_losses(start: Floats, end: Floats, rows: Mapping[str, Any]) -> Floats:
