@@ -186,7 +186,9 @@ def _require_free(host: str, port: int, option: str) -> None:
 
 def _serve(stack: Stack, database: Database, pid: int, stop: StopEvent) -> int:
     folder = stack.settings.home
-    address = lock.StackAddress(pid=pid, url=stack.api_url, mlflow_url=stack.mlflow_url)
+    address = lock.StackAddress(
+        pid=pid, url=stack.api_url, mlflow_url=stack.mlflow_url, home=folder
+    )
     manager = ProcessManager(output.print_line, stop)
     try:
         for line in _access(stack, database):

@@ -76,6 +76,9 @@ class TestHub:
             for path in model.iterdir()
             if path.suffix in (".json", ".safetensors", ".txt")
         }
+        weights = result.model_dir / "model.safetensors"
+        assert not weights.readlink().is_absolute(), "the home may be moved"
+        assert weights.read_bytes() == extra["model.safetensors"]
         assert result.base_card == BaseCard(license="mit")
         assert any(commit[:12] in notice for notice in ended.notices)
         fetched = {request.path for request in filled.requests() if "/resolve/" in request.path}

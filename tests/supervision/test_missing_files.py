@@ -20,8 +20,9 @@ from service.store.scope import EVERYTHING
 from tests.supervision.support import run
 from tests.support.databases import on_sqlite
 from tests.support.factories import claim_job, make_job
-from tests.support.job_rows import get, history_of, put
-from worker.supervision import stage_request
+from tests.support.job_rows import TRAINED, finished_job, get, history_of, put
+from tests.support.predictions import claim_prediction, make_prediction
+from worker.supervision import prediction_request, stage_request
 from worker.tracking.trackers import NullTracker
 
 RESULT: dict[str, Any] = {
@@ -153,6 +154,37 @@ class TestStoredForm:
         assert str(tmp_path) not in json.dumps(stored)
 
 
+@on_sqlite
+class TestPrediction:
+    @pytest.mark.parametrize("where", ["here", "removed", "another home"])
+    def test_of_an_adapter_whose_base_model_is(
+        self, database: Database, settings: Settings, tmp_path: Path, where: str
+    ) -> None:
+        model = settings.home / RESULT["model_dir"]
+        other = tmp_path / "original" / RESULT["model_dir"]
+        for folder in (model, other):
+            folder.mkdir(parents=True)
+            (folder / "weights").touch()
+        target = other if where == "another home" else model
+        (model / "model.safetensors").symlink_to(target / "weights")
+        if where == "removed":
+            (model / "weights").unlink()
+        results = {"prepare": RESULT, "train": TRAINED}
+        adapter = {"peft": {"method": "lora"}, "task": "causal-lm"}
+        job_id = finished_job(database, spec=adapter, results=results)
+        claimed = claim_prediction(database, make_prediction(database, model={"job": job_id}))
+        assert claimed is not None
+        if where == "here":
+            source = prediction_request.resolve(database, settings, claimed)
+            assert source.trained is not None
+            assert source.trained.base == model
+            return
+        with pytest.raises(StageError, match="base model was removed") as caught:
+            prediction_request.resolve(database, settings, claimed)
+        assert caught.value.failure.code is FailureCode.MODEL_NOT_FOUND
+
+
+@on_sqlite
 class TestRequest:
     def test_holds_no_path_of_another_home(
         self, database: Database, settings: Settings, tmp_path: Path

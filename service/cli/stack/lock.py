@@ -56,7 +56,7 @@ def _acquire(path: Path, home: Path) -> int:
 
 def write_address(home: Path, address: StackAddress) -> None:
     partial = home / "up.json.tmp"
-    partial.write_text(json.dumps(address.model_dump(), indent=2) + "\n")
+    partial.write_text(json.dumps(address.model_dump(mode="json"), indent=2) + "\n")
     partial.replace(address_file(home))
 
 

@@ -1,4 +1,5 @@
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +52,16 @@ class TestReadAddress:
         gone = StackAddress(pid=process.pid, url="http://a", mlflow_url=None)
         lock.write_address(tmp_path, gone)
         assert lock.read_address(tmp_path) is None
+
+    def test_none_runs_in_a_copy_of_a_home_with_one(self, tmp_path: Path) -> None:
+        """Else commands in the copy would reach the original."""
+        home, copy, link = (tmp_path / name for name in ("home", "copy", "link"))
+        home.mkdir()
+        address = StackAddress(pid=os.getpid(), url="http://a", mlflow_url=None, home=home)
+        lock.write_address(home, address)
+        shutil.copytree(home, copy)
+        link.symlink_to(home)
+        assert [lock.read_address(each) for each in (home, copy, link)] == [address, None, address]
 
     def test_the_process_of_another_user_runs(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
