@@ -18,7 +18,7 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _BUSY_TEXT: Final = re.compile(
     # cudaErrorDevicesUnavailable (46), of a GPU in exclusive mode or while its driver resets it.
-    r"devices? (?:is|are|\(s\) is/are) busy or unavailable|cudaErrorDevicesUnavailable|"
+    r"device(?:s|\(s\))? (?:is|are|is/are) busy or unavailable|cudaErrorDevicesUnavailable|"
     # torch's own RuntimeError where its processes share tensors by files.
     r"Too many open files"
 )

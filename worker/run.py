@@ -27,6 +27,7 @@ from service.store import (
 from service.store.claims import Claim
 from service.store.database import Database, is_outage
 from service.store.models import JobRow
+from service.store.scope import EVERYTHING
 from worker.app import SHUTDOWN, app
 from worker.devices.gpu_locks import GpuLocks, HeldGpus
 from worker.devices.gpu_scheduler import Assignment, GpuScheduler
@@ -188,11 +189,11 @@ class JobRunner:
         """Whether this host still lacks what it lacked at the job's last attempt, which then waits
         for another look."""
         with self.database.read() as session:
-            lack = waiting_jobs.lack(session, job_id)
+            lack = waiting_jobs.lack(session, EVERYTHING, job_id)
         if lack is None or not host_lack.is_lasting(lack, self.settings.home, gpus):
             return False
         with self.database.write() as session:
-            waiting_jobs.postpone(session, job_id)
+            waiting_jobs.postpone(session, EVERYTHING, job_id)
         return True
 
     def _settled(self, claimed: Claim) -> Claim | None:

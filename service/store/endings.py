@@ -229,11 +229,8 @@ def _after_lack(row: JobRow, failure: Failure, now: datetime) -> _Step:
         waiting_jobs.MAX_LACK_SECONDS if failure.bytes_of("bytes_needed") else MAX_BACKOFF_SECONDS
     )
     wait = min(most, _FIRST_LACK_SECONDS * 2 ** min(row.stage_attempt - 1, 10))
-    told = (
-        next_steps.paused(failure)
-        if _waiting(row) is JobState.PAUSED
-        else (next_steps.waiting(failure))
-    )
+    words = next_steps.paused if _waiting(row) is JobState.PAUSED else next_steps.waiting
+    told = words(failure)
     data = {"failure": _as_json(told, row), "wait_seconds": wait}
     return _Step(_waiting(row), "released", data, _again(now, wait), told)
 

@@ -13,7 +13,7 @@ from service.contract.states import JobState
 from service.store import fair_shares, jobs
 from service.store.database import db_now
 from service.store.models import AttemptRow, JobRow, ProjectRow
-from service.store.scope import EVERYTHING, Scope
+from service.store.scope import Scope
 
 MAX_LACK_SECONDS: Final = 60.0
 """Between two looks of a worker at whether its host has what a job waits for."""
@@ -92,22 +92,27 @@ def last_failures(
     return {job_id: failure for job_id, failure in newest.items() if failure is not None}
 
 
-def lack(session: Session, job_id: str) -> Failure | None:
+def lack(session: Session, scope: Scope, job_id: str) -> Failure | None:
     """What the host of its last attempt lacked, of a job that waits for it."""
     query = (
         select(AttemptRow.failure)
         .join(JobRow, (JobRow.id == AttemptRow.job_id) & (JobRow.epoch == AttemptRow.epoch))
-        .where(JobRow.id == job_id, JobRow.stage_attempt > 0, JobRow.state == JobState.QUEUED)
+        .where(
+            JobRow.id == job_id,
+            scope.of(JobRow.project_id),
+            JobRow.stage_attempt > 0,
+            JobRow.state == JobState.QUEUED,
+        )
     )
     stored = session.scalar(query)
     failure = None if stored is None else Failure.model_validate(stored)
     return failure if failure is not None and failure.is_lack else None
 
 
-def postpone(session: Session, job_id: str) -> None:
+def postpone(session: Session, scope: Scope, job_id: str) -> None:
     """Its host still lacks what it needs: look again after the time that it has waited for that,
     within bounds. Others in its queue come first meanwhile."""
-    row = jobs.lock(session, EVERYTHING, job_id, JobRow.state == JobState.QUEUED)
+    row = jobs.lock(session, scope, job_id, JobRow.state == JobState.QUEUED)
     if row is None:
         return
     waited = (jobs.clock(session) - row.queued_at).total_seconds()

@@ -26,7 +26,7 @@ MACHINERY = {
     *("claims.py", "endings.py", "history.py", "tracking.py", "retention.py", "scope.py"),
     *("fair_queue.py", "fair_shares.py", "usage.py", "quotas.py", "workers.py"),
     *("brief_leases.py", "preview_claims.py", "prediction_claims.py", "deliveries.py"),
-    *("search_trials.py", "search_tracking.py"),
+    *("search_trials.py", "search_tracking.py", "mlflow_removals.py"),
     "search_trials.py",
 }
 """For workers, the reconciler and retention, which serve no user."""

@@ -19,9 +19,11 @@ from service.store.scope import EVERYTHING
 from tests.stubs import stage
 from tests.support.factories import make_job
 from tests.support.job_rows import get, history_of, put
+from worker import failures
 from worker.devices import memory
 from worker.run import JobRunner
 from worker.supervision import host_lack
+from worker.supervision.limits import breaches
 from worker.supervision.supervisor import Supervisor
 from worker.tracking.trackers import NullTracker
 
@@ -200,8 +202,31 @@ class TestMemory:
             monkeypatch.setattr(memory, "free_bytes", lambda free=free: free)
             assert host_lack.is_lasting(lack, tmp_path) is lasts
 
+    @pytest.mark.parametrize(
+        ("used", "code"), [(4, "insufficient_resources"), (18, "out_of_memory")]
+    )
+    def test_a_stage_that_others_leave_too_little(self, used: int, code: str) -> None:
+        """Unless it would be too large without them, too."""
+        gib = 2**30
+        found = breaches.machine_is_short(used * gib, {"python": used * gib}, 20 * gib, gib)
+        assert (found.code, found.is_lack) == (code, used == 4)
+        if found.is_lack:
+            assert found.details["bytes_needed"] == 5 * gib
+
 
 class TestCodes:
+    @pytest.mark.parametrize(
+        "error",
+        [
+            RuntimeError("CUDA error: CUDA-capable device(s) is/are busy or unavailable"),
+            RuntimeError("CUDA error: all CUDA-capable devices are busy or unavailable"),
+            RuntimeError("Too many open files. Communication with the workers is no longer"),
+            OSError(errno.EMFILE, "Too many open files"),
+        ],
+    )
+    def test_what_a_stage_meets(self, error: Exception) -> None:
+        assert failures.from_exception(error).code is FailureCode.INSUFFICIENT_RESOURCES
+
     def test_what_is_a_lack(self) -> None:
         assert {code for code, rule in RULES.items() if rule.is_lack} == {
             FailureCode.DISK_FULL,

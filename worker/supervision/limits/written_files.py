@@ -59,13 +59,14 @@ class WrittenFiles:
         return None
 
     def _full(self) -> Failure:
-        """Where there was so much room as it has used, it would need more another time."""
+        """Another time it would need more room than for what it has written. What it wrote into
+        caches is there the next time."""
         reserve = self._limits.disk_reserve_bytes
-        wrote = max(self._bytes, self._first_free - self._free)
+        wrote = self._bytes - (self._first_bytes or 0)
         return Failure.of(
             FailureCode.DISK_FULL,
-            f"The stage has filled the worker's disk with {size(wrote)}: {size(self._free)} are "
-            f"left, and {size(reserve)} are kept for everything else",
+            f"The stage has filled the worker's disk: {size(self._free)} are left, and "
+            f"{size(reserve)} are kept for everything else",
             free_bytes=self._free,
             bytes_needed=wrote + reserve + min(reserve, LEAST_WRITTEN),
             bytes_total=min(shutil.disk_usage(folder).total for folder in self._folders),

@@ -36,6 +36,8 @@ from worker.training.progress import LossTally, TrainingProgress
 from worker.training.value_tally import ValueTally
 
 ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
+_REST: Final = 20
+"""One part in so many of a checkpoint is not tensors, at most."""
 
 
 @dataclass
@@ -133,8 +135,11 @@ def write(taken: Snapshot, folder: Path) -> None:
     StageError(disk_full), and leaves every older checkpoint intact.
     """
     what = f"the checkpoint of step {folder.name} was written; the earlier ones are intact"
-    needed = HostBuffers().missing_bytes([taken.pickled, taken.weights, taken.exported])
-    with disk_full_explained(what, needed), atomic_dir.writing(folder) as partial:
+    tensors = HostBuffers().missing_bytes([taken.pickled, taken.weights, taken.exported])
+    with (
+        disk_full_explained(what, tensors + tensors // _REST),
+        atomic_dir.writing(folder) as partial,
+    ):
         for name, value in taken.pickled.items():
             # Through Python's own file: torch's writer hides the errno of a full disk.
             with (partial / name).open("wb") as stream:
