@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-FOLDER: Final = Path(__file__).resolve().parents[1]
+FOLDER: Final = Path(__file__).parents[1].resolve()
 """Behind every link, so that a running service does not follow one that is changed."""
 _SEARCH_PATH: Final = "PYTHONPATH"
 _SAFE_PATH: Final = "PYTHONSAFEPATH"
