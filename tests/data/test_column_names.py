@@ -64,7 +64,7 @@ class Reader:
         """The rows under the task's names, and their tally."""
         task = self.spec.task
         checking = Checking(
-            row_checks.columns(task.type, split, self.spec.columns),
+            row_checks.columns(task.type, split, self.spec.columns, task),
             dict,
             limit=None,
             skips=True,
