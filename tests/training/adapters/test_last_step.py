@@ -236,3 +236,11 @@ class TestOfAnEarlierRelease:
             "the adapter. If it was trained already, name a checkpoint before its last step in "
             "`training.resume_from`, and only the steps after it are repeated"
         )
+
+    def test_a_lack_of_memory_stays_what_it_is(self) -> None:
+        class Full(torch.nn.Linear):
+            def merge_and_unload(self, *, safe_merge: bool) -> None:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+
+        with pytest.raises(torch.OutOfMemoryError):
+            adapter.merge(Full(1, 1))  # type: ignore[arg-type]

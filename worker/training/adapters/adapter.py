@@ -32,6 +32,7 @@ from service.contract.peft import (
     PromptTuningSpec,
 )
 from service.contract.spec import JobSpec
+from worker import failures
 from worker.failures import invalid_option
 
 # Modules that peft always trains in addition to the adapter: ends of their names, by its task type.
@@ -302,6 +303,8 @@ def merge(model: PeftModel) -> Any:
     try:
         return merging.merge_and_unload(safe_merge=not is_meta)
     except (RuntimeError, ValueError, NotImplementedError, AttributeError, TypeError) as error:
+        if failures.from_exception(error).code is not FailureCode.INTERNAL:
+            raise  # out of memory, for example
         raise invalid_option(
             "peft.merge",
             f"cannot be true: {error} Submit the job with `peft.merge: false`, which publishes the "
