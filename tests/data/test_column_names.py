@@ -64,7 +64,7 @@ class Reader:
         """The rows under the task's names, and their tally."""
         task = self.spec.task
         checking = Checking(
-            row_checks.columns(task.type, split, self.spec.columns),
+            row_checks.columns(task.type, split, self.spec.columns, task),
             dict,
             limit=None,
             skips=True,
@@ -192,6 +192,13 @@ class TestFound:
         reader = Reader("chat")
         rows, _ = reader.read(write(tmp_path, [{"conversations": TURNS}]))
         assert (rows, reader.found) == ([{"messages": TURNS}], {"messages": "conversations"})
+
+    def test_a_column_for_each_label_leaves_only_texts_to_find(self, tmp_path: Path) -> None:
+        reader = Reader({"type": "text-classification", "label_columns": ["cat", "dog"]})
+        given = {"review": "a b", "labels": [1], "cat": 1, "dog": 0}
+        rows, _ = reader.read(write(tmp_path, [given]))
+        assert rows == [{"text": "a b", "label.cat": 1, "label.dog": 0}]
+        assert reader.found == {"text": "review"}
 
     @pytest.mark.parametrize(
         ("columns", "words"),
