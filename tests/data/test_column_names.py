@@ -193,6 +193,13 @@ class TestFound:
         rows, _ = reader.read(write(tmp_path, [{"conversations": TURNS}]))
         assert (rows, reader.found) == ([{"messages": TURNS}], {"messages": "conversations"})
 
+    def test_a_column_for_each_label_leaves_only_texts_to_find(self, tmp_path: Path) -> None:
+        reader = Reader({"type": "text-classification", "label_columns": ["cat", "dog"]})
+        given = {"review": "a b", "labels": [1], "cat": 1, "dog": 0}
+        rows, _ = reader.read(write(tmp_path, [given]))
+        assert rows == [{"text": "a b", "label.cat": 1, "label.dog": 0}]
+        assert reader.found == {"text": "review"}
+
     @pytest.mark.parametrize(
         ("columns", "words"),
         [

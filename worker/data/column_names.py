@@ -128,7 +128,7 @@ class ColumnFinder:
         missing = [name for name in self._missing(columns, found) if name in known]
         if not missing:
             return {}
-        free = self._free(columns, found).difference(self.usual.unused)
+        free = self._free(columns, found).difference(self.usual.unused, self.usual.own)
         left = [name for name in found if name in free and not _is_id(name)]
         # Optional columns, and labels of rows to predict, are only taken where all are there.
         for wanted in ([ours for ours in known if self._is_open(ours, columns, found)], missing):
