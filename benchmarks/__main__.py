@@ -8,6 +8,7 @@ from typing import Final
 
 NAMES: Final = (
     "api",
+    "attention_windows",
     "chat_examples",
     "checkpoint_stall",
     "claims",

@@ -26,6 +26,7 @@ from worker.training import build, compile_choice, fingerprint
 from worker.training.checkpointing import weights
 from worker.training.checkpointing.state import State
 from worker.training.evaluation import Evaluator
+from worker.training.kernels.equivalence_check import CHECK
 from worker.training.objective import Objective, UsesReference
 
 Values = dict[str, npt.NDArray[np.float32]]
@@ -126,7 +127,7 @@ def _key(request: StageRequest, state: State) -> str:
             "quantization": _dumped(getattr(spec.peft, "quantization", None)),
             "from_scratch": config and {"config": config, "seed": spec.training.seed},
             "precision": spec.training.precision,
-            "padding_free": [spec.training.padding_free, build.may_be_padding_free(spec)],
+            "padding_free": [spec.training.padding_free, build.may_be_padding_free(spec), CHECK],
             "compiled": spec.training.compiles,
             "tf32": spec.training.tf32,
             "batch_size": spec.training.eval_batch_size,

@@ -340,7 +340,8 @@ class TestChoice:
         """Whatever a comparison would say now."""
         kernels.sees_all = True
         kept = {"kernel": "efficient", "is_body": True, "first": 0}
-        why, chosen = self.choose(tmp_path, recorder, {"attention": kept}, model="bert")
+        recorded = {"attention": kept, "masks_checked": True}
+        why, chosen = self.choose(tmp_path, recorder, recorded, model="bert")
         assert (why, chosen) == (None, kept)
         assert (kernels.calls, recorder.events) == ([], [])
 

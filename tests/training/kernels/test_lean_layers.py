@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    Gemma3nTextConfig,
     GemmaConfig,
     LlamaConfig,
     MistralConfig,
@@ -112,3 +113,24 @@ def test_names_of_weights_and_random_state_stay() -> None:
     assert torch.equal(torch.get_rng_state(), expected)
     assert list(plain.state_dict()) == names
     assert plain.training
+
+
+def test_layers_of_one_class_may_differ() -> None:
+    """Gemma 3n's MLPs are sparse in some layers: here in the second one alone."""
+    config = Gemma3nTextConfig(
+        **SIZES,
+        vocab_size_per_layer_input=64,
+        hidden_size_per_layer_input=8,
+        laurel_rank=4,
+        num_kv_shared_layers=0,
+        layer_types=["full_attention", "full_attention"],
+        hidden_activation="silu",
+        activation_sparsity_pattern=[0.0, 0.9],
+    )
+    plain, lean = both(config)
+    with torch.no_grad():
+        assert torch.equal(lean(input_ids=TOKENS).logits, plain(input_ids=TOKENS).logits)
+    assert [type(each.mlp).__name__ for each in lean.model.layers] == [
+        "_LeanGatedMLP",
+        "Gemma3nTextMLP",
+    ]

@@ -30,6 +30,13 @@ def install() -> None:
     masking_utils.find_packed_sequence_indices = _packed_sequences
 
 
+def leave_packed_rows() -> None:
+    """Replace the second function alone, and for packed rows alone: our attention separates their
+    sequences itself, and the mask functions that it is asked for are then the model's own."""
+    if masking_utils.find_packed_sequence_indices is _read_positions:
+        masking_utils.find_packed_sequence_indices = _unless_packed
+
+
 def read_batch(batch: Batch) -> None:
     """Note what the masks need to know of the model's next batch, which is still on the CPU."""
     global _hides_nothing, _counts_up  # transformers does not pass the batch
@@ -41,9 +48,11 @@ def read_batch(batch: Batch) -> None:
 
 def _packed_sequences(position_ids: torch.Tensor) -> torch.Tensor | None:
     """As `find_packed_sequence_indices`, which transformers calls where the model got no mask."""
-    if _counts_up or cpu_attention.is_packed():  # our attention separates packed sequences itself
-        return None
-    return _read_positions(position_ids)
+    return None if _counts_up else _unless_packed(position_ids)
+
+
+def _unless_packed(position_ids: torch.Tensor) -> torch.Tensor | None:
+    return None if cpu_attention.is_packed() else _read_positions(position_ids)
 
 
 def mask(

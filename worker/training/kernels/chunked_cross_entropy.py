@@ -293,12 +293,12 @@ def plain_head(model: Any) -> torch.nn.Linear | None:
     if type(linear) is not torch.nn.Linear:
         return None
     with probing(model):
-        # Without a mask: only the body handles padding and packing.
-        ids = small_batch(model)["input_ids"]
-        batch = {"input_ids": ids}
-        if model.config.is_encoder_decoder:
-            batch["decoder_input_ids"] = ids
         try:
+            # Without a mask: only the body handles padding and packing.
+            ids = small_batch(model)["input_ids"]
+            batch = {"input_ids": ids}
+            if model.config.is_encoder_decoder:
+                batch["decoder_input_ids"] = ids
             expected = model(**batch).logits
             with CaptureHeadInput(model) as capture:
                 model(**batch)

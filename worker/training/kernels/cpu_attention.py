@@ -6,7 +6,7 @@ drawn at once (`worker.training.kernels.cpu_dropout`) and applied by a bitwise "
 ordinary attention: softmax, dropout of single weights, product with the values.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Any, Final
@@ -15,9 +15,15 @@ import torch
 from torch.nn import functional
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
-from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+from transformers.masking_utils import (
+    AttentionMaskInterface,
+    bidirectional_mask_function,
+    causal_mask_function,
+    sdpa_mask,
+)
+from transformers.utils.generic import TransformersKwargs
 
-from worker.training.kernels import cpu_dropout
+from worker.training.kernels import cpu_dropout, equivalence_probe
 
 NAME: Final = "finetune_cpu"
 """The name of this attention in transformers."""
@@ -30,6 +36,14 @@ _TILE: Final = 1 << 20
 _CAUSAL_ROWS: Final = 128
 # Arguments that change the scores in a way that only the model's own attention implements.
 FOREIGN: Final = ("softcap", "position_bias", "s_aux", "sliding_window", "cache")
+# Other arguments that models hand to any attention; none changes the scores here.
+_HARMLESS: Final = (
+    *TransformersKwargs.__annotations__,
+    *("cache_position", "deterministic", "encoder_attention_mask", "encoder_hidden_states"),
+    *("inputs_embeds", "logits_to_keep", "past_key_values", "position_embeddings", "return_dict"),
+    "use_cache",
+)
+_PLAIN_MASKS: Final = (causal_mask_function, bidirectional_mask_function)
 
 Sequences = tuple[int, ...]
 """The start of each sequence of a packed batch, then the end of the last one. The filler after it
@@ -77,9 +91,13 @@ def attention(
     """(batch, heads, length, width) each → (batch, length, heads, width).
 
     `sequences` comes from `worker.training.kernels.padding_free`; `batch` is then 1, and no token
-    attends to another sequence.
+    attends to another sequence. ValueError if the scores depend on more than this attention knows.
     """
-    if any(others.get(name) is not None for name in FOREIGN):
+    if equivalence_probe.is_probing():
+        require_known(others)
+    if sequences is not None:
+        require_only_sequences(attention_mask, others)
+    if is_foreign(others):
         arguments = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, **others}
         mixed: tuple[torch.Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, **arguments
@@ -104,6 +122,26 @@ def attention(
                 query, key, value, attention_mask, scale, dropout, tiles, causal, groups
             )
     return mixed_heads.transpose(1, 2).contiguous(), None
+
+
+def require_known(others: Mapping[str, Any]) -> None:
+    """ValueError if a model hands its attention an argument that this one would drop, also if it is
+    None: the keys that a sparse attention selects are all or none where a row is short enough."""
+    unknown = others.keys() - {*FOREIGN, *_HARMLESS}
+    if unknown:
+        raise ValueError(f"this attention does not know {', '.join(sorted(unknown))}")
+
+
+def require_only_sequences(attention_mask: torch.Tensor | None, others: Mapping[str, Any]) -> None:
+    """ValueError if the attention of a packed row depends on more than its sequences."""
+    if attention_mask is not None:
+        raise ValueError("the model's attention mask depends on more than causality and padding")
+    if is_foreign(others):
+        raise ValueError("this attention cannot be computed over packed sequences")
+
+
+def is_foreign(others: Mapping[str, Any]) -> bool:
+    return any(others.get(name) is not None for name in FOREIGN)
 
 
 def _fused(
@@ -271,6 +309,20 @@ def is_packed() -> bool:
     return _packed
 
 
+def packed_mask(mask_function: Any, device: Any) -> torch.Tensor | None:
+    """None, if a model's mask depends on causality and padding alone. Else, as with a window, a
+    chunk or a block, a mask that our attention refuses: some models make one that no layer uses.
+
+    The function decides and not its values, which are the same in rows that are short enough.
+    """
+    is_plain = mask_function in _PLAIN_MASKS
+    return None if is_plain else torch.zeros((1, 1, 1, 1), dtype=torch.bool, device=device)
+
+
 def _mask(*arguments: Any, **options: Any) -> torch.Tensor | None:
-    mask: torch.Tensor | None = None if _packed else sdpa_mask(*arguments, **options)
-    return mask
+    if _packed:
+        return packed_mask(options["mask_function"], options["device"])
+    mask: torch.Tensor | None = sdpa_mask(*arguments, **options)
+    # Padding beyond a window sees nothing. torch's attention gives zeros there, whose norm has no
+    # gradient in some models (Gemma 3n): as in their own attention, it sees all tokens.
+    return None if mask is None else mask | ~mask.any(dim=-1, keepdim=True)

@@ -23,6 +23,9 @@ from worker.storage import content_cache
 from worker.training import rng
 from worker.training.distributed.ranks import Ranks
 
+CHECK: Final = 2
+"""Raised when the comparison learns to see more: older verdicts, and numbers that were computed by
+them, are not used again."""
 _KEPT: Final = 500
 """Verdicts kept on disk: the ones used last."""
 _ROUNDING: Final = 3.0
@@ -153,6 +156,7 @@ class EquivalenceChecker:
     def _key(self, path: str, kind: Mapping[str, Any]) -> dict[str, Any]:
         on_gpu = self.device.type == "cuda"
         return {
+            "check": CHECK,
             "path": path,
             "kind": kind,
             "versions": {name: version(name) for name in ("torch", "transformers")},

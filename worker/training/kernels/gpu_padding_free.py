@@ -34,6 +34,8 @@ from worker.training.objective import Batch, Features
 PATH: Final = "attention"
 """The key in a training's record of fast paths."""
 PADDED: Final[dict[str, Any]] = {"kernel": "padded"}
+_MASKS_CHECKED: Final = "masks_checked"
+"""The key of whether the choice was made by a release that refuses masks with windows."""
 _LOSS_SCALE: Final = 1024.0
 """Keeps float16 gradients from vanishing."""
 _INSTEAD: Final = (
@@ -72,13 +74,15 @@ def install(model: Any, spec: JobSpec, device: torch.device, given: ChoiceInputs
     if not any(padding_free.hook_places(model)):
         return "cannot be used with this model, which takes no `position_ids`"
     dtype = compute_dtype(model, spec)
-    resumed = given.fast_paths.resumed
-    chosen = given.fast_paths.choose(
-        PATH, lambda: _measured(model, spec, dtype, device, given), before=PADDED
-    )
+    paths = given.fast_paths
+    measure = partial(_measured, model, spec, dtype, device, given)
+    chosen = paths.choose(PATH, measure, before=PADDED)
+    if chosen["kernel"] == "padded" and paths.resumed:
+        return "cannot be used in this resumed training, which began with padded batches"
+    # Older releases lost windows in packed rows: their choice is not continued without a look.
+    if not paths.choose(_MASKS_CHECKED, lambda: True, before=False) and measure() == PADDED:
+        chosen = PADDED
     if chosen["kernel"] == "padded":
-        if resumed:
-            return "cannot be used in this resumed training, which began with padded batches"
         return "gives other numbers on this machine, or fails: see the events of this job"
     capability = torch.cuda.get_device_capability(device)
     if chosen["kernel"] not in varlen_attention.kernels(capability, dtype, 0.0):
@@ -171,7 +175,8 @@ class Trial:
         self._precision: AbstractContextManager[Any] = nullcontext()
         varlen_attention.register()
         self._exact = self._numbers()
-        self._place = self._find_place()
+        with equivalence_probe.probing(self._model):
+            self._place = self._find_place()
         if autocast:
             self._precision = torch.autocast(device.type, dtype)
         else:

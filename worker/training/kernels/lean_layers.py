@@ -19,12 +19,12 @@ _PROBED_ROWS: Final = 5
 def install(model: torch.nn.Module) -> None:
     """Replace the model's norms and MLPs of these kinds, each if its outputs stay the same, bit for
     bit, on random numbers."""
-    same: dict[type[torch.nn.Module], bool] = {}
+    same: dict[tuple[Any, ...], bool] = {}
     for module in model.modules():
         lean = _lean_class(module)
         if lean is None:
             continue
-        kind = type(module)
+        kind = _kind(module)
         if kind not in same:
             same[kind] = _computes_the_same(module, lean)
         if same[kind]:
@@ -38,6 +38,13 @@ def _lean_class(module: Any) -> type[torch.nn.Module] | None:
     if names == {"gate_proj", "up_proj", "down_proj", "act_fn"}:
         return _LeanGatedMLP
     return None
+
+
+def _kind(module: Any) -> tuple[Any, ...]:
+    """Modules of a class may differ in a number: Gemma 3n's MLPs are sparse in some layers only."""
+    numbers = {n: v for n, v in vars(module).items() if isinstance(v, int | float)}
+    counted = frozenset(item for item in numbers.items() if item[0] != "layer_idx")
+    return type(module), type(getattr(module, "act_fn", None)), counted
 
 
 @torch.no_grad()

@@ -18,14 +18,13 @@ from weakref import WeakSet
 
 import torch
 
-from worker.training.kernels import cpu_attention, varlen_attention
-from worker.training.kernels.equivalence_probe import (
-    PROBE_ERRORS,
-    RTOL,
-    probing,
-    small_batch,
-    small_model,
+from worker.training.kernels import (
+    attention_masks,
+    cpu_attention,
+    equivalence_probe,
+    varlen_attention,
 )
+from worker.training.kernels.equivalence_probe import PROBE_ERRORS, RTOL, probing, small_batch
 from worker.training.kernels.varlen_attention import Kernel
 from worker.training.objective import Batch
 
@@ -131,6 +130,7 @@ class PaddingFreeHooks:
         self.is_body = is_body
         self._kernel = kernel
         self._known: _KnownBatch | None = None
+        attention_masks.leave_packed_rows()
         if kernel is not None:
             _batch_readers.add(self)
         self._names = tuple(inspect.signature(model.forward).parameters)
@@ -229,47 +229,73 @@ def _only_tokens(inputs: Mapping[str, Any], shape: torch.Size) -> bool:
     return "position_ids" not in inputs and all(value.shape == shape for value in tensors)
 
 
+class _Fit(NamedTuple):
+    """What computes the same as a model by itself."""
+
+    ours: bool
+    """Our attention, on padded batches."""
+    place: tuple[bool, int] | None
+    """Where hooks compute the same on packed rows: whether on the body, and the first position."""
+
+    def common(self, other: "_Fit") -> "_Fit":
+        return _Fit(self.ours and other.ours, self.place if self.place == other.place else None)
+
+
 @torch.no_grad()
 def install(model: Any) -> PaddingFreeHooks | None:
     """Make `model` compute without padding and with our attention from now on, if it can.
 
     Three short sequences must give the same as in a padded batch with the model's own attention.
     Otherwise this returns None and batches stay padded; our attention is then used only if it gives
-    the same on padded batches. Half precision is too coarse to notice that an attention mixes
-    sequences: a small model of the same class is tried in float32 instead.
+    the same on padded batches. A model whose settings act on longer rows only is tried once more as
+    a small model of the same class in which they act on these. So is one in half precision, which
+    is too coarse to notice that an attention mixes sequences.
     """
-    if model.dtype == torch.float32:
-        return _install(model)
-    try:
-        small = small_model(model, torch.device("cpu"))
-    except PROBE_ERRORS:
-        return None
-    hooks = _install(small)
-    if small.config._attn_implementation == cpu_attention.NAME:
-        model.set_attn_implementation(cpu_attention.NAME)
-    if hooks is None:
-        return None
-    part = model.base_model if hooks.is_body else model
-    return PaddingFreeHooks(part, hooks.first, is_body=hooks.is_body)
-
-
-def _install(model: Any) -> PaddingFreeHooks | None:
-    with probing(model):
-        batch = small_batch(model)
+    fit = _Fit(ours=True, place=None)
+    exact = model.dtype == torch.float32
+    if exact:
+        fit = _try(model)
+    if fit.ours and (not exact or equivalence_probe.depends_on_length(model)):
         try:
+            small = _try(equivalence_probe.small_model(model, torch.device("cpu")))
+        except PROBE_ERRORS:
+            small = _Fit(ours=False, place=None)
+        fit = fit.common(small) if exact else small
+    if fit.ours:
+        model.set_attn_implementation(cpu_attention.NAME)
+    if fit.place is None:
+        return None
+    is_body, first = fit.place
+    return PaddingFreeHooks(model.base_model if is_body else model, first, is_body=is_body)
+
+
+def _try(model: Any) -> _Fit:
+    with probing(model):
+        before = model.config._attn_implementation
+        try:
+            batch = small_batch(model)
             expected = real_outputs(model, batch)
         except PROBE_ERRORS:
-            return None
-        before = model.config._attn_implementation
+            return _Fit(ours=False, place=None)
         cpu_attention.register()
         model.set_attn_implementation(cpu_attention.NAME)
-        for part, first in hook_places(model):
-            hooks = PaddingFreeHooks(part, first, is_body=part is not model)
-            if _agrees(model, batch, expected) and hooks.used:
-                return hooks
-            hooks.remove()
-        if not _agrees(model, batch, expected):
+        try:
+            place = _place(model, batch, expected)
+            return _Fit(place is not None or _agrees(model, batch, expected), place)
+        finally:
             model.set_attn_implementation(before)
+
+
+def _place(
+    model: Any, batch: dict[str, torch.Tensor], expected: list[torch.Tensor]
+) -> tuple[bool, int] | None:
+    for part, first in hook_places(model):
+        is_body = part is not model
+        hooks = PaddingFreeHooks(part, first, is_body=is_body)
+        agrees = _agrees(model, batch, expected) and hooks.used
+        hooks.remove()
+        if agrees:
+            return is_body, first
     return None
 
 

@@ -14,8 +14,7 @@ from torch.nn.attention import varlen
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
-from worker.training.kernels import attention_masks, cpu_attention
-from worker.training.kernels.cpu_attention import FOREIGN
+from worker.training.kernels import attention_masks, cpu_attention, equivalence_probe
 
 NAME: Final = "finetune_varlen"
 """The name of this attention in transformers."""
@@ -72,8 +71,9 @@ def attention(
             module, query, key, value, attention_mask, **arguments
         )
         return whole
-    if attention_mask is not None or any(others.get(name) is not None for name in FOREIGN):
-        raise ValueError("this attention cannot be computed over packed sequences")
+    if equivalence_probe.is_probing():
+        cpu_attention.require_known(others)
+    cpu_attention.require_only_sequences(attention_mask, others)
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if torch.is_autocast_enabled(query.device.type):  # rotary positions may have cast to float32
@@ -141,4 +141,6 @@ def _efficient(
 
 
 def _mask(**options: Any) -> torch.Tensor | None:
-    return None if cpu_attention.is_packed() else attention_masks.mask(**options)
+    if cpu_attention.is_packed():
+        return cpu_attention.packed_mask(options["mask_function"], options["device"])
+    return attention_masks.mask(**options)
