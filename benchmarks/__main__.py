@@ -27,6 +27,7 @@ NAMES: Final = (
     "start",
     "training_speed",
     "webhooks",
+    "model_losses",
     "trl_losses",
     "trl_masks",
     "trl_speed",

@@ -28,7 +28,7 @@ EXACT: Final[dict[str, Any]] = {"bf16": False, "gradient_checkpointing": False}
 
 def tiny(case: trl_cases.Case, folder: Path) -> tuple[dict[str, Any], trl_scratch.TRLCase]:
     """Our spec, and TRL's case."""
-    model = trl_cases.save_tiny_llama(folder / "model")
+    model = trl_cases.save_model(folder / "model", case)
     body = trl_cases.body(case, model, folder)
     return body, _trl_case(case, body, folder)
 

@@ -15,7 +15,7 @@ GOLDEN = json.loads(trl_cases.GOLDEN.read_text())
 @pytest.mark.parametrize("name", list(trl_cases.CASES))
 def test_each_step(name: str, tmp_path: Path) -> None:
     case = trl_cases.CASES[name]
-    model = trl_cases.save_tiny_llama(tmp_path / "model")
+    model = trl_cases.save_model(tmp_path / "model", case)
     job = StagedJob(tmp_path, trl_cases.body(case, model, tmp_path))
     _, recorder = job.train()
     for key in case.names:

@@ -1,11 +1,12 @@
-"""Trainings that TRL and our stages are both given: a tiny Llama, conversations, and pairs.
+"""Trainings that TRL and our stages are both given: a tiny Llama or Mixtral, conversations, and
+pairs.
 
 `tests/tasks/trl_losses.json` has TRL's numbers; `python -m benchmarks.trl_losses --record` writes
 them anew.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,6 +49,8 @@ class Case:
     """Of ours."""
     names: tuple[str, ...]
     """The numbers of a step that are compared."""
+    experts: bool = False
+    """A Mixtral, whose config asks for the load-balancing loss."""
 
 
 REWARDS: Final = ("loss", "rewards/chosen", "rewards/rejected", "rewards/margins")
@@ -62,7 +65,7 @@ def _preference(loss_type: str, beta: float) -> Case:
     )
 
 
-CASES: Final[dict[str, Case]] = {
+_LLAMAS: Final[dict[str, Case]] = {
     "sft": Case(
         "SFTTrainer",
         {"assistant_only_loss": True, "packing": True, "max_length": LENGTH},
@@ -72,6 +75,9 @@ CASES: Final[dict[str, Case]] = {
     "sigmoid": _preference("sigmoid", 0.1),
     "ipo": _preference("ipo", 0.1),
     "apo_zero": _preference("apo_zero", 0.1),
+}
+CASES: Final[dict[str, Case]] = _LLAMAS | {
+    f"{name}_experts": replace(_LLAMAS[name], experts=True) for name in ("sft", "sigmoid")
 }
 
 
@@ -123,12 +129,17 @@ def rows_of(case: Case) -> list[Row]:
 
 
 @made_once
-def save_tiny_llama(folder: Path) -> Path:
-    """A Llama of 2 layers, 32 wide, with grouped queries and tied embeddings, and a byte-level
-    tokenizer of 400 tokens with the chat template above."""
+def save_model(folder: Path, case: Case) -> Path:
+    """A Llama or Mixtral of 2 layers, 32 wide, with grouped queries and tied embeddings, and a
+    byte-level tokenizer of 400 tokens with the chat template above."""
     import torch
     from tokenizers import ByteLevelBPETokenizer
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import (
+        AutoModelForCausalLM,
+        LlamaConfig,
+        MixtralConfig,
+        PreTrainedTokenizerFast,
+    )
 
     trained = ByteLevelBPETokenizer()
     texts = ["user\nassistant\nsystem\n", *(part for number in range(60) for part in _sum(number))]
@@ -140,7 +151,10 @@ def save_tiny_llama(folder: Path) -> Path:
     )
     tokenizer.chat_template = TEMPLATE
     torch.manual_seed(0)
-    config = LlamaConfig(
+    experts = {"num_local_experts": 4, "output_router_logits": True, "router_aux_loss_coef": 0.5}
+    options: dict[str, Any] = experts if case.experts else {}
+    config = (MixtralConfig if case.experts else LlamaConfig)(
+        **options,
         vocab_size=len(tokenizer),
         hidden_size=32,
         intermediate_size=64,
@@ -153,7 +167,11 @@ def save_tiny_llama(folder: Path) -> Path:
         eos_token_id=2,
         pad_token_id=0,
     )
-    LlamaForCausalLM(config).save_pretrained(folder)
+    model = AutoModelForCausalLM.from_config(config)
+    if case.experts:  # so that the routers choose, and not nearly evenly
+        for layer in model.model.layers:
+            torch.nn.init.normal_(layer.mlp.gate.weight)
+    model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 

@@ -23,6 +23,7 @@ from worker.stages.rank_env import number as rank_number
 from worker.stages.train_inputs import Loaded, for_device, load_parts
 from worker.stages.train_outputs import Job, finish, save_settings
 from worker.training import (
+    auxiliary_loss,
     build,
     compile_choice,
     determinism,
@@ -165,6 +166,7 @@ def _state(
     strategy = create_strategy(accelerator, loaded.model, build_optimizer, spec, ranks)
     scaled = accelerator.scaler is not None
     logged = loaded.objective.logged if isinstance(loaded.objective, LogsValues) else ()
+    logged += auxiliary_loss.of_objective(loaded.objective).names
     state = State(
         accelerator=accelerator,
         strategy=strategy,

@@ -228,7 +228,7 @@ class _Passes:
     def _pass(self, batch: Batch) -> None:
         items = max(self._run.objective.item_count(batch), 1)
         batch = on_device(batch, self._run.state.accelerator)
-        (self._run.loss_sum(self._model, batch) / items).backward()
+        (self._run.compute(self._model, batch, items)[0] / items).backward()
 
     def _synchronize(self) -> None:
         if self._device.type == "cuda":

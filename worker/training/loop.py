@@ -152,7 +152,8 @@ def forward_backward(run: TrainingRun, micro_batches: list[Share], items: int) -
         run.current_batch.record(*shape_of(batch))
         # Around the forward pass as well: DDP decides there whether to synchronize gradients.
         with state.strategy.accumulate(last=number == len(micro_batches)):
-            total, found = run.compute(on_device(batch, state.accelerator))
+            own = run.objective.item_count(batch)
+            total, found = run.compute(state.model, on_device(batch, state.accelerator), own)
             part = total / max(items, 1) if is_own else total * 0
             # Strategies average gradients over the processes; the sum is needed here.
             state.strategy.backward(part * processes)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from worker.training import best_model, early_stopping, fingerprint, resume_from
+from worker.training import auxiliary_loss, best_model, early_stopping, fingerprint, resume_from
 from worker.training.batches.rank_shares import RankShares
 from worker.training.checkpointing import state as checkpoint
 from worker.training.checkpointing.async_saver import Saver
@@ -54,15 +54,21 @@ class TrainingRun:
         self._initial_plan = self.state.plan
         self.surveys = self.objective if isinstance(self.objective, SurveysSteps) else None
         self._logs_values = self.objective if isinstance(self.objective, LogsValues) else None
+        self._auxiliary = auxiliary_loss.of_objective(self.objective)
         self.saver = Saver(self.reporter)
         self.stop_agreed = False
         """With several processes: whether one of them was asked to stop after the current step."""
 
-    def compute(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The sum of the losses of a batch on the device, and the objective's further values."""
-        if self._logs_values is not None:
-            return self._logs_values.loss_and_values(self.state.model, batch)
-        return self.loss_sum(self.state.model, batch), None
+    def compute(
+        self, model: torch.nn.Module, batch: Batch, items: int
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The sum of the losses of a batch of `items` on the device, and further values."""
+        with self._auxiliary.observed() as seen:
+            if self._logs_values is not None:
+                total, values = self._logs_values.loss_and_values(model, batch)
+            else:
+                total, values = self.loss_sum(model, batch), None
+        return self._auxiliary.added(total, values, seen, items)
 
     def further_values(self) -> dict[str, float]:
         """What the objective logs in addition to its loss: means since the last log."""

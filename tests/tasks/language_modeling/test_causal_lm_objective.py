@@ -183,8 +183,9 @@ def test_an_evaluation_needs_no_logits_of_whole_blocks(tmp_path: Path, separate:
 
     written, lengths_of = [], []
     for linear in (None, chunked_cross_entropy.plain_head(model)):
+        objective = objective_of(rows, model, linear)
         lengths.clear()
-        evaluation = objective_of(rows, model, linear).evaluate("test", forward, tmp_path)
+        evaluation = objective.evaluate("test", forward, tmp_path)
         assert evaluation is not None
         written.append(json.loads(evaluation.files["test/predictions.json"].read_text()))
         lengths_of.append(set(lengths))

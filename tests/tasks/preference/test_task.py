@@ -1,12 +1,17 @@
-"""worker.tasks.preference.task: what is changed in a model before it is trained."""
+"""worker.tasks.preference.dropout: what is changed in a model before it is trained."""
 
+import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
 
-from worker.tasks.preference.task import disable_dropout
+from service.contract.failures import FailureCode, StageError
+from tests.support import every_model
+from tests.tasks.preference.support import job
+from worker.tasks.preference.dropout import disable_dropout
 
 LLAMA = transformers.LlamaConfig(
     vocab_size=50,
@@ -30,9 +35,44 @@ OPT = transformers.OPTConfig(
 GPT2 = transformers.GPT2Config(vocab_size=50, n_embd=16, n_layer=2, n_head=2, n_positions=32)
 
 
-@pytest.mark.parametrize("config", [LLAMA, OPT, GPT2], ids=["Llama", "OPT", "GPT-2"])
+SIZES: dict[str, Any] = {
+    "vocab_size": 400,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 256,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
+FALCON = transformers.FalconConfig(
+    **SIZES, hidden_dropout=0.3, attention_dropout=0.2, parallel_attn=False
+)
+PERSIMMON = transformers.PersimmonConfig(**SIZES, intermediate_size=16, attention_dropout=0.3)
+PROPHETNET = transformers.ProphetNetConfig(
+    vocab_size=50,
+    hidden_size=16,
+    num_decoder_layers=2,
+    num_decoder_attention_heads=2,
+    decoder_ffn_dim=16,
+    dropout=0.5,
+)
+MIXTRAL = transformers.MixtralConfig(
+    vocab_size=50,
+    hidden_size=16,
+    intermediate_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    router_jitter_noise=0.3,
+)
+ALL = [LLAMA, OPT, GPT2, FALCON, PERSIMMON, PROPHETNET, MIXTRAL]
+
+
+@pytest.mark.parametrize("config", ALL, ids=[config.model_type for config in ALL])
 def test_there_is_no_dropout(config: Any) -> None:
-    """Whether it is a module or a number."""
+    """Whether it is a module, a number or a field of the configuration, which is saved as it
+    was."""
+    before = config.to_dict()
     model = transformers.AutoModelForCausalLM.from_config(config).train()
     ids = torch.arange(3, 15)[None]
     with torch.no_grad():
@@ -41,3 +81,62 @@ def test_there_is_no_dropout(config: Any) -> None:
         found = model(ids).logits
         assert torch.equal(model(ids).logits, found)
         assert torch.equal(model.eval()(ids).logits, found)
+    saved = model.config.to_dict()
+    assert {name: saved[name] for name in before if "drop" in name} == {
+        name: value for name, value in before.items() if "drop" in name
+    }
+
+
+class _Noisy(transformers.LlamaForCausalLM):
+    def forward(self, *arguments: Any, **named: Any) -> Any:
+        output = super().forward(*arguments, **named)
+        output["logits"] = torch.nn.functional.dropout(output.logits, 0.1, self.training)
+        return output
+
+
+def test_a_model_with_other_random_numbers_is_refused() -> None:
+    """Found by value, whatever draws them."""
+    with pytest.raises(StageError, match="'llama' compute with random numbers") as caught:
+        disable_dropout(_Noisy(LLAMA))
+    assert caught.value.failure.code is FailureCode.UNSUPPORTED_ARCHITECTURE
+
+
+@pytest.mark.parametrize(
+    ("config", "kind"),
+    [(FALCON, "preference"), (PERSIMMON, "preference"), (FALCON, "reward")],
+    ids=["falcon", "persimmon", "falcon's reward"],
+)
+def test_an_untrained_model_has_one_loss(tmp_path: Path, config: Any, kind: str) -> None:
+    """At a learning rate of 0 DPO's is log 2 at each step; a reward's is that of its evaluation."""
+    made = job(tmp_path, {"type": kind}, learning_rate=0.0, per_device_train_batch_size=12)
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    folder = Path(made.body["model"]["name_or_path"])
+    model.save_pretrained(folder)
+    losses = list(made.train()[1].train_values("loss").values())
+    assert losses == pytest.approx([math.log(2)] * 4 if kind == "preference" else losses[:1] * 4)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("model_type", list(every_model.MAPPINGS["causal-lm"]))
+def test_of_every_type(model_type: str) -> None:
+    fields = transformers.CONFIG_MAPPING[model_type]().to_dict()
+    numbers = {name: 0.3 for name, value in fields.items() if "drop" in name and _is_one(value)}
+    batch = every_model.batch((9, 21, 14))
+    for model in every_model.models("causal-lm", model_type, **numbers):
+        model.train()
+        try:
+            with torch.no_grad():
+                model(**batch, use_cache=False)
+        except Exception:
+            continue
+        disable_dropout(model)
+        with torch.no_grad():
+            one, other = (model(**batch, use_cache=False).logits for _ in range(2))
+        assert torch.equal(one, other)
+        return
+    pytest.skip("no tiny model of this type")
+
+
+def _is_one(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -63,7 +63,7 @@ class ChatObjective(NextTokenObjective):
         if not scored:
             return {}
         part = features if len(scored) == len(features) else features.select(scored)
-        scores = self._scores(part, forward)
+        scores, metrics = self._scores(part, forward)
         for number, found in zip(scored, scores.rows([{}] * len(scored)), strict=True):
             rows[number] |= found
-        return scores.metrics()
+        return metrics

@@ -102,12 +102,12 @@ class CausalLMObjective(NextTokenObjective):
         if split not in self._splits:
             return None
         features = self._splits[split].features
-        scores = self._scores(features, forward)
+        scores, metrics = self._scores(features, forward)
         files = predictions.write(scores.rows(key_of_each(features)), split, folder)
         if not is_validation(split):
-            return Evaluation(scores.metrics(), files)
+            return Evaluation(metrics, files)
         samples = lm_samples.continuations(features, self._tokenizer, forward, self._logits)
-        return Evaluation(scores.metrics(), files, samples)
+        return Evaluation(metrics, files, samples)
 
     def _logits(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
         logits: torch.Tensor = self._output(model, batch).logits

@@ -10,7 +10,7 @@ from torch.nn import functional
 from worker.tasks.base import PreparedSplit, train_features
 from worker.tasks.common import sequence_batches
 from worker.tasks.common.token_scores import IGNORED, Scores, TokenResults, token_results
-from worker.training import label_smoothing
+from worker.training import auxiliary_loss, label_smoothing
 from worker.training.kernels import chunked_cross_entropy, selective_head
 from worker.training.kernels.chunked_cross_entropy import HeadInput
 from worker.training.objective import Batch, Features, Forward
@@ -31,7 +31,8 @@ class NextTokenObjective:
         """`linear`: the head of the bare `model` if the loss can be computed from the head's input,
         else None."""
         self._bare_model = model
-        self.linear = linear
+        self.auxiliary = auxiliary_loss.find(model, linear)
+        self.linear = None if self.auxiliary.needs_logits else linear
         self.rows: int | None = None
         self._splits = splits
         caches = "use_cache" in inspect.signature(model.forward).parameters
@@ -66,12 +67,13 @@ class NextTokenObjective:
         """The logits of each token, and the token that follows it."""
         return self._output(model, batch).logits[:, :-1], batch["labels"][:, 1:]
 
-    def _scores(self, features: Features, forward: Forward) -> Scores:
-        """Of each feature, which must be one sequence."""
+    def _scores(self, features: Features, forward: Forward) -> tuple[Scores, dict[str, float]]:
+        """Of each feature, which must be one sequence; and the metrics of all."""
         scores = Scores(len(features))
-        for indices, (found, labels) in forward(features, self.collate, self._token_results):
+        scored = self.auxiliary.scored(forward)
+        for indices, (found, labels) in scored(features, self.collate, self._token_results):
             scores.add(indices, found, labels)
-        return scores
+        return scores, scored.added(scores.metrics())
 
     def _head(self) -> torch.nn.Linear | None:
         """The head, if the logits of the whole batch are not needed."""
@@ -107,7 +109,8 @@ class NextTokenObjective:
         return TokenResults(*(_spread(each, batch) for each in found)), _following(batch)
 
     def _output(self, model: torch.nn.Module, batch: Batch) -> Any:
-        return model(**{n: batch[n] for n in _INPUTS if n in batch}, **self._no_cache)
+        inputs: dict[str, Any] = {name: batch[name] for name in _INPUTS if name in batch}
+        return self.auxiliary.call(model, {**inputs, **self._no_cache}, batch["input_ids"])
 
 
 def _following(batch: Batch) -> torch.Tensor:

@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional
 
 from worker.tasks.common.token_scores import IGNORED
+from worker.training import auxiliary_loss
 from worker.training.kernels import chunked_cross_entropy, chunked_log_probs, selective_head
 from worker.training.objective import Batch
 
@@ -17,7 +18,8 @@ class AnswerLogProbs:
 
     def __init__(self, model: Any, linear: torch.nn.Linear | None) -> None:
         self._bare_model = model
-        self.linear = linear
+        self.auxiliary = auxiliary_loss.find(model, linear)
+        self.linear = None if self.auxiliary.needs_logits else linear
         self.rows: int | None = None
         caches = "use_cache" in inspect.signature(model.forward).parameters
         self._no_cache = {"use_cache": False} if caches else {}
@@ -46,7 +48,7 @@ class AnswerLogProbs:
 
     def _output(self, model: torch.nn.Module, batch: Batch) -> Any:
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
-        return model(**inputs, **self._no_cache)
+        return self.auxiliary.call(model, {**inputs, **self._no_cache}, batch["input_ids"])
 
 
 def token_counts(batch: Batch) -> torch.Tensor:

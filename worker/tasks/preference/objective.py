@@ -34,8 +34,9 @@ class PreferenceObjective:
     ) -> None:
         """`linear`: as for AnswerLogProbs."""
         self.parameters = parameters
-        self.linear = linear
         self._log_probs = AnswerLogProbs(model, linear)
+        self.auxiliary = self._log_probs.auxiliary
+        self.linear = self._log_probs.linear
         self._splits = splits
         self._features = {name: WithReference(split.features) for name, split in splits.items()}
         self.train_features: Features = self._features.get(TRAIN, [])

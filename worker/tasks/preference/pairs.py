@@ -48,14 +48,15 @@ class PairObjective(PreferenceObjective):
             return None
         data, features = self._splits[split], self._features[split]
         answers = torch.zeros(3, len(features), 2)
-        for indices, found in forward(features, self.collate, self._answers):
+        scored = self.auxiliary.scored(forward)
+        for indices, found in scored(features, self.collate, self._answers):
             answers[:, indices] = torch.stack(list(found)).cpu()
         parts = Answers(*answers)
         columns = {"loss": _losses(parts, self.parameters), **_values(parts, self.parameters)}
         metrics = {name: float(column.double().mean()) for name, column in columns.items()}
         rows = as_rows(columns)
         files = predictions.write(rows, split, folder)
-        return Evaluation(metrics, files, samples.of_rows(rows, data.examples))
+        return Evaluation(scored.added(metrics), files, samples.of_rows(rows, data.examples))
 
     def _answers(self, model: torch.nn.Module, batch: Batch) -> Answers:
         """(pairs, 2) each: the chosen and the rejected ones."""

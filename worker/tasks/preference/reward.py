@@ -25,8 +25,9 @@ from worker.tasks.base import (
 from worker.tasks.chat import answers, templates
 from worker.tasks.common import predictions, sequence_batches
 from worker.tasks.preference import features, rows, samples
+from worker.tasks.preference.dropout import disable_dropout
 from worker.tasks.preference.features import MARGIN
-from worker.tasks.preference.task import DEFAULT_LENGTH, disable_dropout
+from worker.tasks.preference.task import DEFAULT_LENGTH
 from worker.tasks.preference.tokenizing import RowTokenizer
 from worker.training.objective import SEQUENCES, Batch, Evaluation, Features, Forward
 

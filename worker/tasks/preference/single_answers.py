@@ -151,7 +151,8 @@ class SingleAnswerObjective(PreferenceObjective):
         data, features_ = self._splits[split], self._features[split]
         found = torch.zeros(len(features_), 2, 2)
         desirable = torch.zeros(len(features_), dtype=torch.bool)
-        for indices, (sums, known, good) in forward(features_, self.collate, self._compared):
+        scored = self.auxiliary.scored(forward)
+        for indices, (sums, known, good) in scored(features_, self.collate, self._compared):
             found[indices] = torch.stack((sums, known), dim=2).cpu()
             desirable[indices] = good.cpu()
         ratios = (found[:, 1, 0] - found[:, 1, 1]).double()
@@ -170,7 +171,8 @@ class SingleAnswerObjective(PreferenceObjective):
         files = predictions.write(rows, split, folder)
         values = self._sums(answers, desirable, divergence)
         metrics = {"loss": float(loss.double().mean()), **self._metrics(*values)}
-        return Evaluation(metrics, files, samples.of_answers(rows, data.examples))
+        made = samples.of_answers(rows, data.examples)
+        return Evaluation(scored.added(metrics), files, made)
 
     def _metrics(self, sums: torch.Tensor, counts: torch.Tensor) -> dict[str, float]:
         columns = zip(self.logged, sums.tolist(), counts.tolist(), strict=True)

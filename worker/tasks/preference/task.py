@@ -4,13 +4,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import torch
-
 from service.contract.preference import PreferenceSpec
 from service.contract.spec import JobSpec
 from worker.tasks.base import PrepareContext, PreparedSplit, longest, parameters_of
 from worker.tasks.chat import answers, templates
 from worker.tasks.preference import features, losses, rows, single_answers
+from worker.tasks.preference.dropout import disable_dropout
 from worker.tasks.preference.pairs import PairObjective
 from worker.tasks.preference.single_answers import SingleAnswerObjective
 from worker.tasks.preference.text_generation import as_chat
@@ -79,15 +78,3 @@ class Preference:
         pairs = parameters.loss_type in losses.PAIRWISE
         kind = PairObjective if pairs else SingleAnswerObjective
         return kind(parameters, splits, model, linear)
-
-
-def disable_dropout(model: torch.nn.Module) -> None:
-    """The model is compared with a reference, which has none. Some models have modules for it,
-    others numbers, as Llama's `attention_dropout` and OPT's `dropout` and `layerdrop`. An adapter's
-    own dropout is added later and stays."""
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-        for name, value in vars(module).items():
-            if "drop" in name and isinstance(value, float):
-                setattr(module, name, 0.0)

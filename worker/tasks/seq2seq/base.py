@@ -22,7 +22,7 @@ from worker.failures import invalid_option
 from worker.tasks.base import PrepareContext, PreparedSplit, parameters_of, train_features
 from worker.tasks.common import feature_file, generation, predictions, token_scores
 from worker.tasks.seq2seq.rows import requires_targets
-from worker.training import build, label_smoothing
+from worker.training import auxiliary_loss, build, label_smoothing
 from worker.training.kernels import chunked_cross_entropy
 from worker.training.objective import Batch, Evaluation, Features, Forward
 
@@ -278,6 +278,9 @@ class Seq2SeqObjective:
         self._shift = getattr(model, "prepare_decoder_input_ids_from_labels", None)
         # and then the loss needs the model's own logits.
         self.linear = None if self._shift is None else linear
+        self.auxiliary = auxiliary_loss.find(model, self.linear)
+        if self.auxiliary.needs_logits:
+            self.linear = None
         self.rows: int | None = None
         self._label_pad = tokenizer.pad_token_id
         if self._parameters.ignore_pad_token_for_loss:
@@ -313,7 +316,7 @@ class Seq2SeqObjective:
     def logits_and_labels(
         self, model: torch.nn.Module, batch: Batch
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        return _logits(model, batch), batch["labels"]
+        return self._logits(model, batch), batch["labels"]
 
     def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
         if split not in self._splits:
@@ -323,9 +326,11 @@ class Seq2SeqObjective:
         collate = self.collate if with_labels else self._collate_sources
         collected = _Collected(len(data.features))
         generates = self._parameters.predict_with_generate
-        for indices, output in forward(data.features, collate, self._run, generates=generates):
+        scored = self.auxiliary.scored(forward)
+        run = scored if with_labels else forward
+        for indices, output in run(data.features, collate, self._run, generates=generates):
             collected.add(indices, output)
-        metrics = {"loss": collected.mean_loss()} if with_labels else {}
+        metrics = scored.added({"loss": collected.mean_loss()}) if with_labels else {}
         if not self._parameters.predict_with_generate:
             return Evaluation(metrics)
         written = [self._written(row) for row in collected.tokens]
@@ -378,7 +383,18 @@ class Seq2SeqObjective:
         return losses
 
     def _head_input(self, model: torch.nn.Module, batch: Batch) -> chunked_cross_entropy.HeadInput:
-        return chunked_cross_entropy.head_input(self._bare_model, lambda: _logits(model, batch))
+        return chunked_cross_entropy.head_input(
+            self._bare_model, lambda: self._logits(model, batch)
+        )
+
+    def _logits(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        """(batch, target length, vocabulary) logits."""
+        inputs = dict(batch)
+        if "decoder_input_ids" in inputs:  # else the model shifts the labels itself
+            del inputs["labels"]
+        output = self.auxiliary.call(model, {**inputs, "use_cache": False}, batch["labels"])
+        logits: torch.Tensor = output.logits
+        return logits
 
     def _collate_sources(self, features: list[Mapping[str, Any]]) -> Batch:
         rows = [feature["input_ids"] for feature in features]
@@ -409,15 +425,6 @@ def generation_config(base: GenerationConfig, parameters: Seq2SeqSpec) -> Genera
         given["num_beams"] = parameters.num_beams
     config.update(**given, max_length=parameters.generated_length(), max_new_tokens=None)
     return config
-
-
-def _logits(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-    """(batch, target length, vocabulary) logits."""
-    inputs = dict(batch)
-    if "decoder_input_ids" in inputs:  # else the model shifts the labels itself
-        del inputs["labels"]
-    logits: torch.Tensor = model(**inputs, use_cache=False).logits
-    return logits
 
 
 def _padded(rows: Sequence[Sequence[int]], value: int, *, left: bool = False) -> torch.Tensor:

@@ -45,12 +45,12 @@ class _Layout:
     """(1, width): they restart with each sequence; the filler has the first position."""
 
     @classmethod
-    def of(cls, mask: torch.Tensor, first: int = 0) -> "_Layout":
+    def of(cls, mask: torch.Tensor, first: int = 0, *, filled: bool = True) -> "_Layout":
         """`mask`: (batch, length) on the CPU, not 0 where a token is real; `first`: the model's
-        first position."""
+        first position; `filled`: whether the row may have filler."""
         places = mask.flatten().nonzero()[:, 0]
         ends = tuple(accumulate(mask.ne(0).sum(dim=1).tolist(), initial=0))
-        width = round_up(len(places))
+        width = round_up(len(places)) if filled else len(places)
         if (1, width) == mask.shape:  # packed and padded outputs must differ in shape
             width = len(places)
         positions = torch.full((1, width), first)
@@ -128,6 +128,8 @@ class PaddingFreeHooks:
     ) -> None:
         self.first = first
         self.is_body = is_body
+        # Its statistics would count the filler.
+        self._filled = not getattr(model.config, "output_router_logits", False)
         self._kernel = kernel
         self._known: _KnownBatch | None = None
         attention_masks.leave_packed_rows()
@@ -151,14 +153,17 @@ class PaddingFreeHooks:
         assert self._kernel is not None
         self._known = _KnownBatch(sent, None, None)
         if not bool(mask.all()):
-            layout = _Layout.of(mask, self.first).on(sent.device)
+            layout = self._layout_of(mask).on(sent.device)
             self._known = _KnownBatch(sent, layout, layout.for_kernel(self._kernel))
 
     def _read(self, mask: torch.Tensor) -> _KnownBatch | None:
         """What is known about the mask that the model got; None if the batch cannot be packed."""
         if self._kernel is not None:
             return self._known if self._known is not None and self._known.mask is mask else None
-        return _KnownBatch(mask, None if bool(mask.all()) else _Layout.of(mask, self.first), None)
+        return _KnownBatch(mask, None if bool(mask.all()) else self._layout_of(mask), None)
+
+    def _layout_of(self, mask: torch.Tensor) -> _Layout:
+        return _Layout.of(mask, self.first, filled=self._filled)
 
     def _pack(
         self, _model: torch.nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]
@@ -324,11 +329,15 @@ def _agrees(model: Any, batch: dict[str, torch.Tensor], expected: list[torch.Ten
 def are_close(
     found: list[torch.Tensor], expected: list[torch.Tensor], *, rtol: float = RTOL
 ) -> bool:
-    """`rtol` is relative to the standard deviation of `expected`."""
+    """`rtol` is relative to the standard deviation of `expected`, or to a single number."""
     return len(found) == len(expected) and all(
-        one.shape == other.shape and bool((one - other).abs().max() <= rtol * other.std())
+        one.shape == other.shape and bool((one - other).abs().max() <= rtol * _scale(other))
         for one, other in zip(found, expected, strict=True)
     )
+
+
+def _scale(values: torch.Tensor) -> torch.Tensor:
+    return values.std() if values.numel() > 1 else values.abs()
 
 
 def real_outputs(model: Any, batch: dict[str, torch.Tensor]) -> list[torch.Tensor]:
