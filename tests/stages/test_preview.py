@@ -10,7 +10,7 @@ import pytest
 from service.cli import data_preview
 from service.contract.events import Finished
 from service.contract.previews import MOST_CHARACTERS, MOST_SHOWN, PreviewResult
-from tests.support.models import save_tiny_gpt2, save_tiny_llama
+from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_llama
 from tests.tasks.samples import CASES
 from tests.tasks.stages import write_rows
 from worker.stages import local_preview, preview
@@ -362,3 +362,22 @@ def test_tags_are_shown_at_the_first_token_of_each_word(tmp_path: Path, model: P
     pairs = list(zip(found["examples"][0]["tokens"], found["examples"][0]["target"], strict=True))
     assert [pair for pair in pairs if pair[1]] == [("un", "O"), ("london", "B-LOC")]
     assert (pairs[0], pairs[-1]) == (("[CLS]", None), ("[SEP]", None))
+
+
+def test_what_is_inferred_and_not_used_is_shown_once(tmp_path: Path) -> None:
+    rows = [{"tokens": ["the", "board"], "pos_tags": [0, 1], "ner_tags": [n, 1]} for n in (0, 1)]
+    train = write_rows(tmp_path / "train.jsonl", rows)
+    model = save_tiny_bert(tmp_path / "model")
+    found = previewed(tmp_path, model, "token-classification", train)
+    begins = ("Inferred `dataset.columns.tags: ner_tags`", "The column `pos_tags` is not used")
+    assert found["failure"] is None
+    assert [sum(n.startswith(begin) for n in found["notices"]) for begin in begins] == [1, 1]
+
+
+def test_the_template_of_the_tokenizer_is_shown(tmp_path: Path) -> None:
+    turns = [{"role": "user", "content": "who?"}, {"role": "assistant", "content": "Ada"}]
+    train = write_rows(tmp_path / "train.jsonl", [{"messages": turns, "system": "Be brief."}])
+    model = save_tiny_llama(tmp_path / "model", positions=256)
+    notices = previewed(tmp_path, model, "chat", train)["notices"]
+    begins = ("Inferred `task.chat_template: default`", "The column `system` is not used")
+    assert [sum(n.startswith(begin) for n in notices) for begin in begins] == [1, 1]

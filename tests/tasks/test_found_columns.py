@@ -1,4 +1,4 @@
-"""What the spec leaves open and what of the rows is not used: events, data report and preview."""
+"""What the spec leaves open and what of the rows is not used: events and data report."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from service.contract.events import Notice
-from tests.stages.test_preview import previewed
 from tests.support.models import save_tiny_bert, save_tiny_llama, save_tiny_t5
 from tests.tasks.stages import StagedJob, write_rows
 from tests.training.support import PLAIN
@@ -89,20 +88,3 @@ class TestJob:
             done.body["training"] = PLAIN | {"max_steps": 2, "save_strategy": "no"}
             found.append(done.train()[0].weights_sha256)
         assert len(set(found)) == 1
-
-
-def test_a_preview_shows_it(tmp_path: Path) -> None:
-    model = save_tiny_bert(tmp_path / "model")
-    train = write_rows(tmp_path / "train.jsonl", WORDS)
-    found = previewed(tmp_path, model, "token-classification", train)
-    assert (found["failure"], found["notices"].count(NER)) == (None, 1)
-    assert found["notices"].count(POS) == 1
-
-
-def test_a_preview_shows_the_template(tmp_path: Path) -> None:
-    model = save_tiny_llama(tmp_path / "model", positions=256)
-    turns = [{"role": "user", "content": "who?"}, {"role": "assistant", "content": "Ada"}]
-    train = write_rows(tmp_path / "train.jsonl", [{"messages": turns, "system": "Be brief."}])
-    notices = previewed(tmp_path, model, "chat", train)["notices"]
-    assert sum(notice.startswith(OWN) for notice in notices) == 1
-    assert any(notice.startswith("The column `system` is not used") for notice in notices)
