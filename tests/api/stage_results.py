@@ -13,13 +13,14 @@ def prepared(server: Server, job_id: str) -> dict[str, Any]:
     """A result of `prepare` whose folders exist; the base model was made from scratch."""
     entry = server.settings.cache_dir / "prepared" / ("a" * 64)
     model = server.settings.workspace(job_id) / "attempts" / "1" / "base_model"
-    for folder in (entry, model):
+    tokenizer = server.settings.cache_dir / "tokenizer"
+    for folder in (entry, model, tokenizer):
         folder.mkdir(parents=True, exist_ok=True)
     home = server.settings.home
     return {
         "prepared_dir": str(entry.relative_to(home)),
         "model_dir": str(model.relative_to(home)),
-        "tokenizer_dir": str(model.relative_to(home)),
+        "tokenizer_dir": str(tokenizer.relative_to(home)),
         "model_revision": None,
         "dataset_revision": None,
         "data_fingerprint": "a" * 64,
