@@ -15,15 +15,13 @@ from torch.nn.attention import varlen
 
 from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
-from service.contract.spec import JobSpec
 from tests.fakes import packed_kernels
 from tests.fakes.packed_kernels import PackedKernels
+from tests.training.kernels.gpu_choice import CPU, capability, given, spec
 from tests.training.kernels.padding import LLAMA, QA, SIZES, gradients, right
 from tests.training.kernels.padding import batch as left_batch
 from tests.training.support import Job, Recorder, run
 from worker.training import build
-from worker.training.distributed.ranks import Ranks
-from worker.training.fast_paths import FastPaths
 from worker.training.kernels import (
     attention_masks,
     equivalence_probe,
@@ -31,9 +29,7 @@ from worker.training.kernels import (
     padding_free,
     varlen_attention,
 )
-from worker.training.kernels.equivalence_check import EquivalenceChecker
 
-CPU = torch.device("cpu")
 CAUSAL = transformers.AutoModelForCausalLM
 GPT2 = transformers.GPT2Config(
     vocab_size=99, n_positions=64, n_embd=32, n_layer=2, n_head=2,
@@ -59,34 +55,10 @@ def ampere(monkeypatch: pytest.MonkeyPatch) -> None:
     capability(monkeypatch, (8, 0))
 
 
-def capability(monkeypatch: pytest.MonkeyPatch, given: tuple[int, int]) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: given)
-
-
 def model_of(name: str) -> Any:
     torch.manual_seed(0)
     auto, config = MODELS[name]
     return auto.from_config(copy.deepcopy(config)).train()  # which attention, it keeps there
-
-
-def spec(**training: Any) -> JobSpec:
-    return JobSpec.model_validate(
-        {
-            "task": "causal-lm",
-            "model": {"name_or_path": "/models/tiny"},
-            "dataset": {"source": "path", "train": "/data/train.json"},
-            "training": {"precision": "fp32", **training},
-        }
-    )
-
-
-def given(
-    tmp_path: Path, recorder: Recorder, recorded: Any = None
-) -> gpu_padding_free.ChoiceInputs:
-    ranks = Ranks()
-    return gpu_padding_free.ChoiceInputs(
-        (), FastPaths.of(recorded, ranks), EquivalenceChecker(tmp_path, CPU, ranks, recorder.send)
-    )
 
 
 def shown(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -13,7 +13,7 @@ from benchmarks import attention_windows
 from benchmarks.attention_windows import PACKED, TOLERANCE, Compared
 from service.contract.events import Notice
 from tests.fakes import packed_kernels
-from tests.training.kernels.test_gpu_padding_free import capability, given, spec
+from tests.training.kernels.gpu_choice import CPU, capability, given, spec
 from tests.training.support import Recorder
 from worker.training.kernels import (
     cpu_attention,
@@ -22,7 +22,6 @@ from worker.training.kernels import (
     padding_free,
 )
 
-CPU = torch.device("cpu")
 ROOT = Path(__file__).parents[3]
 PADDED = {
     **dict.fromkeys(["llama4_text", "phimoe", "qwen2_moe"], "mask"),  # and in the mask alone
