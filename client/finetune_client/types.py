@@ -2123,7 +2123,7 @@ class Objective(Model):
     """
     direction: ObjectiveDirection | None = None
     """
-    Default: what is better of the metric. Required where neither is, as of `gen_len`.
+    Default: the direction of the metric. Required for a metric without one, such as `gen_len`.
     """
 
 
@@ -2793,7 +2793,7 @@ class TrainingSpec(Model):
     """
     greater_is_better: bool | None = None
     """
-    Default: what is better of the metric, as `GET /v1/tasks` lists it. Required where neither is, as of `gen_len`.
+    Default: the direction of the metric, as `GET /v1/tasks` lists it. Required for a metric without one, such as `gen_len`.
     """
     early_stopping_patience: int | None = None
     """

@@ -76,7 +76,7 @@ def _steps_not_reached(spec: JobSpec) -> Iterator[SpecWarning]:
 
 
 def _worse_is_kept(spec: JobSpec) -> Iterator[SpecWarning]:
-    """Where `greater_is_better` is the opposite of what is better of the metric."""
+    """Where `greater_is_better` contradicts the direction of the metric."""
     metric, greater = spec.training.metric_for_best_model, spec.training.greater_is_better
     if metric is None or greater is None or greater_is_better(metric) in (None, greater):
         return

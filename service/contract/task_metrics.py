@@ -89,14 +89,14 @@ def undirected(
     option: str = "training.metric_for_best_model",
     direction: str = "training.greater_is_better",
 ) -> Iterator[str]:
-    """A sentence if neither more nor less of `metric`, which `option` names, is better, so that
-    the field `direction` has to decide it."""
+    """A sentence if neither a greater nor a lower value of `metric`, which `option` names, is
+    better, so that the field `direction` must decide."""
     if greater_is_better(metric) is None:
         known = ", ".join(
             f"`{name}`" for name in names(task) if greater_is_better(name) is not None
         )
         yield (
-            f"`{option}` is `{metric[:60]}`, of which neither more nor less is better: set "
+            f"`{option}` is `{metric[:60]}`, for which no direction is better: set "
             f"`{direction}`, or choose one of {known}"
         )
 

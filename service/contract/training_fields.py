@@ -330,8 +330,8 @@ class TrainingOptions(SpecModel):
     )
     greater_is_better: bool | None = Field(
         None,
-        description="Default: what is better of the metric, as `GET /v1/tasks` lists it. Required "
-        "where neither is, as of `gen_len`.",
+        description="Default: the direction of the metric, as `GET /v1/tasks` lists it. Required "
+        "for a metric without one, such as `gen_len`.",
     )
     early_stopping_patience: int | None = Field(
         None,

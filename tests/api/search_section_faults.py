@@ -259,7 +259,7 @@ CASES: Cases = {
             )
         ],
     ),
-    "a metric of which neither more nor less is better": (
+    "a metric without a direction": (
         {
             "objective": "total",
             "job.task": {"type": "question-answering", "version_2_with_negative": True},
@@ -268,7 +268,7 @@ CASES: Cases = {
             (
                 "objective.direction",
                 "missing_field",
-                "`objective.metric` is `total`, of which neither more nor less is better: set "
+                "`objective.metric` is `total`, for which no direction is better: set "
                 "`objective.direction`, or choose one of `loss`, `exact_match`, `f1`, "
                 "`HasAns_exact`, `HasAns_f1`, `NoAns_exact`, `NoAns_f1`, `best_exact`, `best_f1`",
             )

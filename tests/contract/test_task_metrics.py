@@ -109,7 +109,7 @@ class TestDirections:
         }
         dataset = {"source": "hub", "name": "org/data", "validation": "test"}
         summarization = spec(task="summarization", training=training, dataset=dataset)
-        with pytest.raises(ValidationError, match="neither more nor less is better") as caught:
+        with pytest.raises(ValidationError, match="for which no direction is better") as caught:
             JobSpec.model_validate(summarization)
         assert "set `training.greater_is_better`, or choose one of `loss`, `rouge1`" in str(
             caught.value

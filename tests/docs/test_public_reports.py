@@ -39,7 +39,9 @@ class TestNamedTests:
     def test_each_row_names_one(self) -> None:
         text = _PAGE.read_text(encoding="utf-8")
         rows = [
-            line for line in text.splitlines() if re.match(r"\| (?!report \||condition \| right)", line)
+            line
+            for line in text.splitlines()
+            if re.match(r"\| (?!report \||condition \| right)", line)
         ]
         assert len(rows) > 20
         assert [row for row in rows if "`tests/" not in row] == []

@@ -22,8 +22,8 @@ class Objective(SpecModel):
     direction: Direction | None = Field(
         None,
         examples=["maximize"],
-        description="Default: what is better of the metric. Required where neither is, as of "
-        "`gen_len`.",
+        description="Default: the direction of the metric. Required for a metric without one, such "
+        "as `gen_len`.",
     )
 
     @property
