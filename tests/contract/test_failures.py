@@ -30,8 +30,9 @@ class TestRules:
 
     def test_what_is_retried_says_what_to_do_meanwhile(self) -> None:
         for rule in RULES.values():
-            assert bool(rule.while_retrying) is (rule.retryable or rule.is_lack)
-            assert rule.while_retrying[:1].isupper() is (rule.retryable or rule.is_lack)
+            continues = rule.retryable or rule.is_lack or rule.is_prepared_again
+            assert bool(rule.while_retrying) is continues
+            assert rule.while_retrying[:1].isupper() is continues
             assert "JOB" not in rule.while_retrying
 
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ class Part:
             self.process.wait(seconds)
         finally:
             for process in family:
-                if process.is_running():
+                with suppress(psutil.NoSuchProcess):  # it may have ended by now
                     process.kill()
 
     def kill(self) -> None:

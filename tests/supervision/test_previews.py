@@ -200,7 +200,7 @@ def test_a_machine_without_memory_ends_it_before_trainings(
     maker(database, settings).wake(preview_id, "worker-1")
     row = preview(database, preview_id)
     assert row.failure is not None
-    assert (row.state, row.failure["code"]) == ("failed", "out_of_memory")
+    assert (row.state, row.failure["code"]) == ("failed", "insufficient_resources")
     assert row.failure["action"].startswith("Ask for fewer rows, or try again when the machine")
 
 

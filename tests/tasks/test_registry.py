@@ -19,7 +19,7 @@ SCHEMAS = {
     "translation": {"source", "target"},
     "preference": {"messages", "tools", "prompt", "labels", "form", "input_ids", "start"},
     "preference/text-generation": {"messages", "tools", "prompt", "input_ids", "trained"},
-    "reward": {"messages", "tools", "prompt", "labels", "form", "input_ids", "start"},
+    "reward": {"messages", "tools", "prompt", "labels", "form", "input_ids", "start", "margin"},
     "chat": {"messages", "tools", "prompt", "input_ids", "trained"},
 }
 REQUIRED = {
