@@ -232,7 +232,7 @@ class _Attempt:
 
 def _advised(breach: Failure) -> Failure:
     """With what helps here: of a preview neither a batch nor a job can be changed."""
-    if breach.code is not FailureCode.OUT_OF_MEMORY:
+    if breach.code not in (FailureCode.OUT_OF_MEMORY, FailureCode.INSUFFICIENT_RESOURCES):
         return breach
     action = "Ask for fewer rows, or try again when the machine has more free memory."
     return breach.model_copy(update={"action": action})
