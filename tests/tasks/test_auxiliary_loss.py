@@ -13,6 +13,7 @@ import transformers
 from benchmarks import model_losses
 from tests.support import every_model
 from tests.support.models import save_tiny_llama, save_tiny_t5
+from tests.tasks.preference import support as preference
 from tests.tasks.stages import StagedJob, write_rows
 from worker.tasks.base import load_splits
 
@@ -228,6 +229,34 @@ class TestMicroBatches:
         """Trainer leaves the terms out then."""
         _, ours = chat_job(tmp_path, max_steps=1, label_smoothing_factor=0.1).train()
         assert ours.train_values("aux_loss")[1] == pytest.approx(1.022216, abs=1e-5)
+
+
+def test_of_single_answers(tmp_path: Path) -> None:
+    """KTO's loss of a model that is its own reference is a half; the rest is the model's term."""
+    task = {"loss_type": "kto"}
+    made = preference.job(tmp_path, task, max_steps=1, per_device_train_batch_size=12)
+    made.body["model"]["name_or_path"] = str(save_experts(tmp_path / "experts"))
+    pairs = map(preference.pair, range(12))
+    rows = [
+        {"prompt": row["prompt"], "completion": row[side], "label": side == "chosen"}
+        for row, side in zip(pairs, ("chosen", "rejected") * 6, strict=True)
+    ]
+    for split in ("train", "validation"):
+        made.body["dataset"][split] = write_rows(tmp_path / f"{split}.jsonl", rows)
+    _, ours = made.train()
+    loss, added = (ours.train_values(name)[1] for name in ("loss", "aux_loss"))
+    assert loss - added == pytest.approx(0.5, abs=1e-6)
+    assert made.prepared is not None
+    features = load_splits(made.prepared.prepared_dir)["train"].features
+    answers = [torch.tensor(each["input_ids"][: each["lengths"][0]]) for each in features]
+    pad = torch.nn.utils.rnn.pad_sequence
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "experts")
+    with torch.no_grad():
+        output = model(
+            pad(answers, batch_first=True),
+            attention_mask=pad([torch.ones_like(row) for row in answers], batch_first=True),
+        )
+    assert added == pytest.approx(COEFFICIENT * float(output.aux_loss), abs=1e-5)
 
 
 def test_of_encoders_and_decoders(tmp_path: Path) -> None:
