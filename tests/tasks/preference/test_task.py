@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from huggingface_hub.errors import StrictDataclassClassValidationError
 
 from service.contract.failures import FailureCode, StageError
 from tests.support import every_model
@@ -120,7 +121,10 @@ def test_an_untrained_model_has_one_loss(tmp_path: Path, config: Any, kind: str)
 @pytest.mark.heavy
 @pytest.mark.parametrize("model_type", list(every_model.MAPPINGS["causal-lm"]))
 def test_of_every_type(model_type: str) -> None:
-    fields = transformers.CONFIG_MAPPING[model_type]().to_dict()
+    try:
+        fields = transformers.CONFIG_MAPPING[model_type]().to_dict()
+    except StrictDataclassClassValidationError:  # of Gemma 4's assistant
+        pytest.skip("its default settings contradict each other")
     numbers = {name: 0.3 for name, value in fields.items() if "drop" in name and _is_one(value)}
     batch = every_model.batch((9, 21, 14))
     for model in every_model.models("causal-lm", model_type, **numbers):
