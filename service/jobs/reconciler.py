@@ -1,10 +1,12 @@
 """Sends due messages, ends expired leases, repairs whatever a crash left half done."""
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
 from service.contract.routing import CPU_QUEUE
 from service.jobs.dispatch import Dispatcher
@@ -120,13 +122,10 @@ class Reconciler:
             log.warning("preview.recovered", ids=recovered)
 
     def _send_due_previews(self) -> None:
-        with self._database.read() as session:
-            messages = preview_claims.due(session, BATCH, self._settings.alive_seconds)
-        sent = self._send(messages)
-        if sent:
-            with self._database.write() as session:
-                preview_claims.mark_sent(session, sent, self._settings.republish_seconds)
-        self._require_all(messages, sent)
+        seconds = self._settings.alive_seconds
+        self._send_waiting(
+            lambda session: preview_claims.due(session, BATCH, seconds), preview_claims.mark_sent
+        )
 
     def _recover_predictions(self) -> None:
         with self._database.read() as session:
@@ -137,62 +136,51 @@ class Reconciler:
             log.warning("prediction.recovered", ids=recovered)
 
     def _send_due_predictions(self) -> None:
-        with self._database.read() as session:
-            messages = prediction_claims.due(session, BATCH, self._settings.alive_seconds)
-        sent = self._send(messages)
-        if sent:
-            with self._database.write() as session:
-                prediction_claims.mark_sent(session, sent, self._settings.republish_seconds)
-        self._require_all(messages, sent)
+        seconds = self._settings.alive_seconds
+        self._send_waiting(
+            lambda session: prediction_claims.due(session, BATCH, seconds),
+            prediction_claims.mark_sent,
+        )
 
     def _send_due(self) -> None:
         if self._dispatcher.was_emptied():
             with self._database.write() as session:
                 again = jobs.send_all_again(session)
             log.info("broker.emptied", resent=again)
-        with self._database.read() as session:
-            messages = jobs.due(session, BATCH)
-        sent = self._send(messages)
-        if sent:
-            with self._database.write() as session:
-                jobs.mark_sent(session, sent, self._settings.republish_seconds)
-        self._require_all(messages, sent)
+        self._send_waiting(lambda session: jobs.due(session, BATCH), jobs.mark_sent)
 
     def _send_untracked(self) -> None:
         """A worker that wakes up for an ended job completes its MLflow run."""
-        with self._database.read() as session:
-            job_ids = jobs.untracked(session, BATCH)
-        messages = [jobs.Message(job_id, CPU_QUEUE, LOWEST_PRIORITY) for job_id in job_ids]
-        sent = self._send(messages)
-        if sent:
-            with self._database.write() as session:
-                jobs.postpone_tracking(session, sent, self._settings.republish_seconds)
-        self._require_all(messages, sent)
+        self._send_waiting(_last(jobs.untracked), jobs.postpone_tracking)
 
     def _send_untracked_searches(self) -> None:
         """A worker that wakes up for a search sends what its MLflow run lacks."""
-        with self._database.read() as session:
-            search_ids = search_tracking.untracked(session, BATCH)
-        messages = [jobs.Message(id_, CPU_QUEUE, LOWEST_PRIORITY) for id_ in search_ids]
-        sent = self._send(messages)
-        if sent:
-            with self._database.write() as session:
-                search_tracking.postpone(session, sent, self._settings.republish_seconds)
-        self._require_all(messages, sent)
+        self._send_waiting(_last(search_tracking.untracked), search_tracking.postpone)
 
     def _send_mlflow_removals(self) -> None:
         """A worker that wakes up for a run removes its files."""
+        self._send_waiting(_last(mlflow_removals.due), mlflow_removals.postpone)
+
+    def _send_waiting(
+        self,
+        due: Callable[[Session], list[jobs.Message]],
+        mark_sent: Callable[[Session, list[str], float], None],
+    ) -> None:
+        """Send what `due` reads. What the broker accepted is not due again for a while.
+
+        Raises BrokerUnreachableError if it did not accept all.
+        """
         with self._database.read() as session:
-            ids = mlflow_removals.due(session, BATCH)
-        messages = [jobs.Message(id_, CPU_QUEUE, LOWEST_PRIORITY) for id_ in ids]
+            messages = due(session)
         sent = self._send(messages)
         if sent:
             with self._database.write() as session:
-                mlflow_removals.postpone(session, sent, self._settings.republish_seconds)
-        self._require_all(messages, sent)
+                mark_sent(session, sent, self._settings.republish_seconds)
+        if len(sent) < len(messages):
+            raise BrokerUnreachableError(f"{len(messages) - len(sent)} messages wait")
 
     def _send(self, messages: list[jobs.Message]) -> list[str]:
-        """Ids of the jobs whose message the broker accepted; stops at the first refusal."""
+        """Ids of the messages that the broker accepted; stops at the first refusal."""
         sent: list[str] = []
         for message in messages:
             if not self._dispatcher.enqueue(message.job_id, message.queue, message.priority):
@@ -200,6 +188,11 @@ class Reconciler:
             sent.append(message.job_id)
         return sent
 
-    def _require_all(self, messages: list[jobs.Message], sent: list[str]) -> None:
-        if len(sent) < len(messages):
-            raise BrokerUnreachableError(f"{len(messages) - len(sent)} messages wait")
+
+def _last(
+    due: Callable[[Session, int], list[str]],
+) -> Callable[[Session], list[jobs.Message]]:
+    """Messages for these ids, which come after those of all jobs."""
+    return lambda session: [
+        jobs.Message(id_, CPU_QUEUE, LOWEST_PRIORITY) for id_ in due(session, BATCH)
+    ]

@@ -224,7 +224,7 @@ class _Shipper:
         writer may have described its end."""
         now: TrackedJob | None = self._with_parent(job)
         while now is not None:
-            home = self._workspace.parents[1]
+            home = self._workspace.parents[1]  # <home>/jobs/<job>
             description = run_content.description(now, self._file_names(now), home)
             if description == self._described:
                 return

@@ -7,7 +7,8 @@ from worker.training.progress import BestMetric, TrainingProgress
 
 
 def observe(spec: TrainingSpec, best: BestMetric, progress: TrainingProgress, value: float) -> None:
-    """Count an evaluation, before its value becomes the best one in `progress`. NaN is no gain."""
+    """Count an evaluation, before its value becomes the best one in `progress`. NaN does not count
+    as a gain."""
     before = progress.best_metric
     improved = best.is_better(value, before) and (
         before is None or abs(value - before) > spec.early_stopping_threshold

@@ -307,7 +307,7 @@ def merge(model: PeftModel) -> Any:
             raise  # out of memory, for example
         raise invalid_option(
             "peft.merge",
-            f"cannot be true: {error} Submit the job with `peft.merge: false`, which publishes the "
-            "adapter. If it was trained already, name a checkpoint before its last step in "
-            "`training.resume_from`, and only the steps after it are repeated",
+            f"cannot be true: {str(error).rstrip('.')}. Submit the job with `peft.merge: false`, "
+            "which publishes the adapter. If it was trained already, name a checkpoint before its "
+            "last step in `training.resume_from`, and only the steps after it are repeated",
         ) from error
