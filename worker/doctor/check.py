@@ -1,6 +1,5 @@
 """The definition of a check, its input (`Context`) and its result (`Finding`)."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -103,6 +102,3 @@ class Context(BaseModel):
     def device(self) -> Literal["cpu", "cuda"]:
         """Where a check computes: on the GPU if torch can use one."""
         return "cuda" if self.torch.available else "cpu"
-
-
-Run = Callable[[Context], Finding]

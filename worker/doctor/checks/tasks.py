@@ -167,8 +167,9 @@ class Trial:
 
     def _adapter(self) -> str:
         ended = self._jobs.train(self._body("train") | {"peft": _ADAPTER}, **_TRAINING)
-        if not (ended.model / "adapter_model.safetensors").exists():
-            return f"the model has no adapter, but {sorted(ended.model.iterdir())}"
+        files = {file.name for file in ended.model.glob("*.safetensors")}
+        if files != {"adapter_model.safetensors"}:
+            return f"the finished model has not only an adapter, but {sorted(files)}"
         return self._difference(ended.losses, [*self._expected.adapter])
 
     def _body(self, *splits: str) -> dict[str, Any]:
