@@ -120,7 +120,8 @@ class Doctor:
             run = isolated.function_of(f"{self.package}.{check.run}")
             finding: Finding = run(context, jobs)
         except StageFailedError as error:
-            return failed("a tiny job failed", reason=str(error), remedy=_REPORT_IT)
+            remedy = "See the checks above this one; if all are ok, please send this report."
+            return failed("a tiny job failed", reason=str(error), remedy=remedy)
         except Exception:
             return failed("the check failed", reason=format_exc(), remedy=_REPORT_IT)
         return finding
