@@ -1,12 +1,17 @@
-"""The migrations build exactly what the models say."""
+"""The migrations build exactly what the models say; databases of pre-releases are refused."""
 
+from collections.abc import Iterator
+
+import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import inspect
+from sqlalchemy import text
 
+from service.cli.servers import require_schema
 from service.store import schema
 from service.store.database import Database
 from service.store.models import Base
+from worker.__main__ import _require_release
 
 
 class TestSchema:
@@ -24,8 +29,40 @@ class TestSchema:
         with database.engine.connect() as connection:
             assert schema.is_current(connection)
 
-    def test_downgrade_leaves_nothing_and_upgrade_brings_it_back(self, database: Database) -> None:
-        schema.downgrade(database.engine, "base")
-        assert set(inspect(database.engine).get_table_names()) == {"alembic_version"}
-        schema.upgrade(database.engine)
-        assert set(inspect(database.engine).get_table_names()) >= set(Base.metadata.tables)
+
+class TestOtherReleases:
+    @pytest.fixture
+    def revision(self, request: pytest.FixtureRequest, database: Database) -> Iterator[str]:
+        """The database says that it is at this one; up to date afterwards: Postgres is shared."""
+        with database.write() as session:
+            current = session.scalar(text("SELECT version_num FROM alembic_version"))
+            session.execute(text(f"UPDATE alembic_version SET version_num = '{request.param}'"))
+        yield request.param
+        with database.write() as session:
+            session.execute(text(f"UPDATE alembic_version SET version_num = '{current}'"))
+
+    @pytest.mark.parametrize("revision", ["0001", "0021"], indirect=True)
+    def test_a_pre_release_is_refused_with_what_to_do(
+        self, database: Database, database_url: str, revision: str
+    ) -> None:
+        words = (
+            rf"^the database .* was made by a pre-release of finetune \(revision {revision}\), "
+            r"which this release does not upgrade: start with a new home \(FINETUNE_HOME\) or a "
+            r"new database \(FINETUNE_DATABASE_URL\)$"
+        )
+        with pytest.raises(schema.UnusableSchemaError, match=words):
+            schema.upgrade(database.engine)
+        with pytest.raises(schema.UnusableSchemaError, match=words):
+            require_schema(database)
+        with pytest.raises(SystemExit, match=words):
+            _require_release(database_url)
+
+    @pytest.mark.parametrize("revision", ["0.9.0"], indirect=True)
+    def test_only_the_control_plane_refuses_a_newer_release(
+        self, database: Database, database_url: str, revision: str
+    ) -> None:
+        with pytest.raises(schema.UnusableSchemaError, match=r"newer release .*\(revision 0\.9\.0"):
+            schema.upgrade(database.engine)
+        with pytest.raises(schema.UnusableSchemaError, match=r"install that release$"):
+            require_schema(database)
+        _require_release(database_url)
