@@ -40,7 +40,13 @@ def finished(
         for step, path in (checkpoints or {}).items()
     ]
     result = TrainResult(
-        output_dir="", steps=1, epochs=1, metrics=metrics, baseline={}, weights_sha256=weights
+        output_dir="",
+        steps=1,
+        epochs=1,
+        metrics=metrics,
+        baseline={},
+        weights_sha256=weights,
+        precision="fp32",
     )
     events.append(Finished(result=result.model_dump(mode="json")))
     return Ended(_request(folder), 0, 0.1, events, "")

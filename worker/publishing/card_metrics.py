@@ -112,11 +112,9 @@ def _threshold(request: StageRequest, trained: TrainResult) -> list[str]:
 
 
 def _history(request: StageRequest, trained: TrainResult) -> list[dict[str, float]]:
-    """The training's log history; empty if an older release has not written the file."""
+    """The training's log history."""
     assert trained.output_dir is not None
     file = (request.workspace / trained.output_dir).parent / "results" / "trainer_state.json"
-    if not file.is_file():
-        return []
     history: list[dict[str, float]] = json.loads(file.read_bytes())["log_history"]
     return history
 
