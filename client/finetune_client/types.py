@@ -625,7 +625,7 @@ class JobResult(Model):
     metric_for_best_model: str | None
     model_step: int | None
     """
-    Step whose weights the finished model has; null for jobs of older releases.
+    Step whose weights the finished model has; null for a job that did not train.
     """
     samples: list[dict[str, Any]]
     """
