@@ -260,7 +260,7 @@ def compare(model_type: str, task: str, **settings: Any) -> Compared:
     for asked, chosen in copies.items():
         spec = _spec(asked)
         packed = build.choose_attention(chosen, spec, _CPU, given)
-        build.install_fast_modules(chosen, spec, _CPU, given.fast_paths)
+        build.install_fast_modules(chosen, spec, _CPU)
         found[asked] = _difference(_results(chosen, batch, task), expected)
     path = PACKED if packed else _why_padded(model)
     return Compared(model_type, task, path, found[None], found[False])

@@ -22,7 +22,9 @@ def _migrate(connection: object) -> None:
     context.configure(
         connection=connection,  # type: ignore[arg-type]
         target_metadata=Base.metadata,
-        render_as_batch=True,  # SQLite cannot ALTER in place
+        # SQLite cannot ALTER in place. A batch builds the table anew, and dropping the old one
+        # takes every row that refers to it along: add and drop columns outside of batches.
+        render_as_batch=True,
     )
     with context.begin_transaction():
         context.run_migrations()

@@ -8,8 +8,8 @@ from pathlib import Path
 def make_private(home: Path) -> None:
     """Create the home, and let only its owner read it and what this process creates from now on.
 
-    A home that an earlier release left readable is closed. One that belongs to another user, and
-    a folder that cannot be a home alone, such as /tmp, stay as they are.
+    A home that is readable is closed. One that belongs to another user, and a folder that cannot be
+    a home alone, such as /tmp, stay as they are.
     """
     os.umask(0o077)
     home.mkdir(parents=True, exist_ok=True)

@@ -5,6 +5,8 @@ import os
 import sys
 from typing import Final
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from service import process_start
 from service.contract.routing import (
     CPU_QUEUE,
@@ -15,6 +17,8 @@ from service.contract.routing import (
 )
 from service.home import make_private
 from service.settings import get_settings
+from service.store import schema
+from service.store.database import Database
 
 _DESCRIPTION: Final = "One worker of the data plane, until SIGTERM or Ctrl-C."
 
@@ -40,6 +44,7 @@ def main() -> None:
     if get_settings().redis_url is None:
         sys.exit("FINETUNE_REDIS_URL is not set: a worker needs the broker")
     make_private(get_settings().home)
+    _require_release(get_settings().sqlalchemy_url)
 
     from worker.app import app
     from worker.devices import gpu_locks
@@ -61,6 +66,19 @@ def main() -> None:
     names = ["--hostname", f"{arguments.name}@%h"]
     quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
     app.worker_main(["--quiet", "worker", "--pool", "prefork", *options, *names, *quiet])
+
+
+def _require_release(url: str) -> None:
+    database = Database(url)
+    try:
+        with database.connect() as connection:
+            schema.require_release(connection)
+    except schema.UnusableSchemaError as error:
+        sys.exit(str(error))
+    except SQLAlchemyError:
+        pass  # a worker waits for its database
+    finally:
+        database.dispose()
 
 
 def _concurrency(queues: list[str], gpus: int) -> int:

@@ -16,8 +16,7 @@ class StackAddress(BaseModel):
     pid: int
     url: str
     mlflow_url: str | None
-    home: Path | None = None
-    """None in files of older releases."""
+    home: Path
 
 
 def home() -> Path:
@@ -40,7 +39,7 @@ def read_address(home: Path) -> StackAddress | None:
         address = StackAddress.model_validate_json(address_file(home).read_bytes())
     except (OSError, ValidationError):
         return None
-    if address.home is not None and address.home != home.resolve():
+    if address.home != home.resolve():
         return None  # this home is a copy of the one that runs there
     try:
         os.kill(address.pid, 0)

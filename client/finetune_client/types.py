@@ -430,7 +430,7 @@ class JobResult(Model):
     """The value of `metric_for_best_model` at `best_step`."""
     metric_for_best_model: str | None
     model_step: int | None
-    """Step whose weights the finished model has; null for jobs of older releases."""
+    """Step whose weights the finished model has; null for a job that did not train."""
     samples: list[dict[str, Any]]
     """A few predictions, in the task's own shape."""
     artifacts: list[Artifact]

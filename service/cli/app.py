@@ -44,6 +44,7 @@ from service.cli.convert.command import convert_command
 from service.cli.exit_codes import UNREACHABLE, USAGE, UsageError
 from service.cli.search import commands as search
 from service.contract import patterns
+from service.store.schema import UnusableSchemaError
 
 _SERVERS = "Run the service"
 _CLIENT = "Use the service"
@@ -157,7 +158,7 @@ def main() -> None:
     except OperationalError as error:
         output.complain(f"the database cannot be used: {error.orig}")
         sys.exit(UNREACHABLE)
-    except UsageError as error:
+    except (UsageError, UnusableSchemaError) as error:
         output.complain(str(error))
         sys.exit(USAGE)
     except ValidationError as error:

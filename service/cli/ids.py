@@ -74,7 +74,6 @@ def find(get: Get, kind: Kind, text: str) -> str:
     if len(digits) == kind.digits:
         return start
     page = get(kind.path, {**_from(kind, start), "limit": _NAMED_WHEN_SEVERAL})
-    # A service of an older release ignores `id_prefix`.
     found = [item for item in page["data"] if _is_one(kind, start, item["id"])]
     if len(found) == 1:
         return str(found[0]["id"])

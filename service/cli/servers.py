@@ -105,8 +105,10 @@ def worker(context: typer.Context) -> None:
 
 
 def require_schema(database: Database) -> None:
-    """Raises UsageError when the database has not been migrated to this version."""
+    """Raises UsageError when the database has not been migrated to this version, and
+    UnusableSchemaError when it cannot be."""
     with database.engine.connect() as connection:
+        schema.require_upgradable(connection)
         if not schema.is_current(connection):
             raise UsageError("the database is not at this version's schema: `finetune migrate`")
 

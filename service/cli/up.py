@@ -128,7 +128,7 @@ def run(settings: Settings, mlflow_port: int, pid: int, mark: orphans.Mark, stop
         with lock.hold(settings.home), _database(settings) as database:
             mark.end_earlier_ones()
             return _serve(_plan(settings, mlflow_port, mark), database, pid, stop)
-    except UsageError as error:
+    except (UsageError, schema.UnusableSchemaError) as error:
         output.complain(str(error))
         return USAGE
 

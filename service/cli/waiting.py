@@ -20,10 +20,7 @@ def activity(job: Json, now: datetime | None = None) -> str:
 def reason(job: Json, now: datetime | None = None) -> str:
     """`: retry 2 of 3 in 17 s: could not reach the Hub`; empty if nothing is known."""
     waiting = job.get("waiting") or {}
-    text = str(waiting.get("message") or "")
-    until = waiting.get("until")
-    if not waiting and job.get("waits_until"):  # a service of an older release
-        text, until = "retry", job["waits_until"]
+    text, until = str(waiting.get("message") or ""), waiting.get("until")
     if not text:
         position = job.get("queue_position")
         return f", number {position} in the queue" if position else ""

@@ -1,7 +1,7 @@
 """Where caches are: apart for each project, because stages write them. What one project's stage
 leaves there, another project's must not load; and some downloads are private.
 
-The default project's are in `<cache>` itself, the place that older releases used for all.
+The default project's are in `<cache>` itself.
 """
 
 from collections.abc import Iterator

@@ -82,8 +82,6 @@ class SpecModel(BaseModel):
         defer_build=True,
         # Pydantic takes "inf" and "nan" for numbers, and NaN is within every bound.
         allow_inf_nan=False,
-        # For specs that earlier releases took.
-        ser_json_inf_nan="constants",
     )
 
     @classmethod

@@ -82,15 +82,12 @@ class PrepareResult(_Frozen):
     resume_source: ResumeSource | None = Field(
         None, description="What `training.resume_from` was resolved to."
     )
-    base_card: BaseCard | None = Field(
-        None, description="Of the base model; None without a card, or in results of older releases."
-    )
+    base_card: BaseCard | None = Field(None, description="Of the base model; None without a card.")
     data_report: dict[str, Any] | None = Field(
-        None,
-        description="`data_report.json` without the bad rows; None in results of older releases.",
+        None, description="`data_report.json` without the bad rows; None in predictions."
     )
     model_parameters: int | None = Field(
-        None, description="Of the base model; None in results of older releases."
+        None, description="Of the base model; None in predictions."
     )
     model_buffer_bytes: int = Field(
         0, description="Of tables of the base model that are computed, not trained."
@@ -135,7 +132,7 @@ class TrainResult(_Frozen):
         None, description="As given, or `loss` where something depends on it."
     )
     model_step: int | None = Field(
-        None, description="Whose weights the finished model has; None in results of older releases."
+        None, description="Whose weights the finished model has; None in jobs that do not train."
     )
     is_promoted: bool = Field(
         default=False, description="The model was chosen by the user after the training."
@@ -143,10 +140,7 @@ class TrainResult(_Frozen):
     weights_sha256: str | None = Field(
         description="sha256 of the model's safetensors, in name order; None as above."
     )
-    precision: str | None = Field(
-        None,
-        description="What `training.precision` was resolved to; None in results of older releases.",
-    )
+    precision: str = Field(description="What `training.precision` was resolved to.")
     samples: list[dict[str, Any]] = Field(
         default_factory=list, description="A few predictions to show, in the task's own shape."
     )
@@ -188,7 +182,7 @@ class StageRequest(_Frozen):
     data_roots: list[Path] = Field(default_factory=list)
     model_roots: list[Path] = Field(default_factory=list)
     max_prepared_bytes: int | None = Field(
-        None, description="`prepare`: of one split's rows; None in requests of older releases."
+        None, description="`prepare`: of one split's rows; None: as many as there are."
     )
     base_job: BaseJob | None = Field(
         None, description="`prepare`: what `model.job` is resolved to."
@@ -213,10 +207,9 @@ class StageRequest(_Frozen):
     mlflow_uri: str | None = None
     mlflow_run_id: str | None = None
     hub_endpoint: str | None = None
-    gpus: list[str] | None = Field(
-        None,
-        description="UUIDs of the GPUs that the worker has given to this attempt; empty: the CPU; "
-        "None: request of an older release.",
+    gpus: list[str] = Field(
+        default_factory=list,
+        description="UUIDs of the GPUs that the worker has given to this attempt; empty: the CPU.",
     )
 
     @property

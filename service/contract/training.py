@@ -1,5 +1,5 @@
-"""TrainingSpec: `training` of a spec, whose options may have the names of older releases, and the
-rules between them."""
+"""TrainingSpec: `training` of a spec, whose options may have older names, and the rules between
+them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial

@@ -146,9 +146,7 @@ def _apply(
 def _next(session: Session, row: JobRow, ending: Ending, policy: Policy) -> _Step:
     now = jobs.clock(session)
     if row.state == JobState.CANCELLING:
-        # As the request said; one of an older release did not.
-        failure = row.failure or _as_json(jobs.CANCELLED, row)
-        return _Step(JobState.CANCELLED, "cancelled", {}, {"failure": failure})
+        return _Step(JobState.CANCELLED, "cancelled", {}, {})
     if ending.outcome == "finished":
         return _after_finish(row, ending.result or {}, now)
     if ending.failure is not None and ending.outcome in ("failed", "lost"):

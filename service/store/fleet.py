@@ -106,7 +106,7 @@ def _live_worker(
     return LiveWorker(
         hostname=row.hostname,
         queues=frozenset(row.queues),
-        slots=row.slots or len(gpus[row.id]) + 1,
+        slots=row.slots,
         running=len(held.get(row.id, ())),
         answers=PREDICT_QUEUE in held.get(row.id, ()),
         most_gpus=most_for_one_job(row.devices),

@@ -362,10 +362,10 @@ class WorkerRow(Base):
     queues: Mapped[list[Any]]
     devices: Mapped[list[Any]]
     """[{"type": "cpu", "name": …} | {"type": "cuda", "index": 0, "name": …, "memory_bytes": …}]"""
-    slots: Mapped[int | None]
-    """How many stages it runs at once; None: a worker of an older release."""
-    has_hub_token: Mapped[bool | None]
-    """None: a worker of an older release."""
+    slots: Mapped[int]
+    """How many stages it runs at once."""
+    has_hub_token: Mapped[bool]
+    """Whether it can push to the Hub."""
     version: Mapped[str] = mapped_column(String(32))
     started_at: Mapped[datetime]
     last_seen_at: Mapped[datetime]

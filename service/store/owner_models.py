@@ -29,7 +29,7 @@ class ProjectRow(Base):
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
     """`proj-` and hex, or `default`."""
     name: Mapped[str] = mapped_column(String(64), unique=True)
-    mlflow_name: Mapped[str | None] = mapped_column(
+    mlflow_name: Mapped[str] = mapped_column(
         String(64), unique=True, index=True, insert_default=_first_name
     )
     """The name that it was made with: its experiments and models in MLflow keep it."""

@@ -1,14 +1,15 @@
-"""The schema's version: bring a database up to it, or say that it is behind."""
+"""The schema's version: bring a database up to it, or say that it is another one."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, inspect, text
 
 if TYPE_CHECKING:
     from alembic.config import Config
+    from alembic.script import ScriptDirectory
 
 # Alembic is imported where it is used: the API starts without it.
 _MIGRATIONS = Path(__file__).resolve().parents[2] / "migrations"
@@ -16,29 +17,58 @@ _MIGRATIONS = Path(__file__).resolve().parents[2] / "migrations"
 _POSTGRES_LOCK = 0x46494E45
 
 
+class UnusableSchemaError(Exception):
+    """A database of a pre-release, or of a newer release; the message says what to do."""
+
+
 def upgrade(engine: Engine) -> None:
-    """Bring the database to the newest revision; safe to call from many processes at once."""
+    """Bring the database to the newest revision; safe to call from many processes at once.
+
+    Raises UnusableSchemaError.
+    """
     from alembic import command
 
     with _alembic(engine) as config:
         command.upgrade(config, "head")
 
 
-def downgrade(engine: Engine, revision: str) -> None:
-    """Take the database back to `revision`; "base" is before the first."""
-    from alembic import command
-
-    with _alembic(engine) as config:
-        command.downgrade(config, revision)
-
-
 def is_current(connection: Connection) -> bool:
     """Whether the database is at the newest revision."""
-    from alembic.runtime.migration import MigrationContext
-    from alembic.script import ScriptDirectory
+    return _revision(connection) == _scripts().get_current_head()
 
-    heads = ScriptDirectory.from_config(_config()).get_heads()
-    return set(MigrationContext.configure(connection).get_current_heads()) == set(heads)
+
+def require_upgradable(connection: Connection) -> None:
+    """Raises UnusableSchemaError for a database that this release cannot upgrade."""
+    require_release(connection)
+    revision = _revision(connection)
+    if revision not in (None, *(script.revision for script in _scripts().walk_revisions())):
+        raise UnusableSchemaError(
+            f"{_name(connection)} was made by a newer release of finetune (revision {revision}): "
+            "install that release"
+        )
+
+
+def require_release(connection: Connection) -> None:
+    """Raises UnusableSchemaError for a database of a pre-release. Newer releases pass."""
+    revision = _revision(connection)
+    # Pre-releases counted: "0001" to "0021".
+    if revision is not None and revision.isdecimal():
+        raise UnusableSchemaError(
+            f"{_name(connection)} was made by a pre-release of finetune (revision {revision}), "
+            "which this release does not upgrade: start with a new home (FINETUNE_HOME) or a new "
+            "database (FINETUNE_DATABASE_URL)"
+        )
+
+
+def _revision(connection: Connection) -> str | None:
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    found: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
+    return found
+
+
+def _name(connection: Connection) -> str:
+    return f"the database {connection.engine.url.render_as_string(hide_password=True)}"
 
 
 @contextmanager
@@ -46,9 +76,16 @@ def _alembic(engine: Engine) -> "Iterator[Config]":
     with engine.begin() as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _POSTGRES_LOCK})
+        require_upgradable(connection)
         config = _config()
         config.attributes["connection"] = connection
         yield config
+
+
+def _scripts() -> "ScriptDirectory":
+    from alembic.script import ScriptDirectory
+
+    return ScriptDirectory.from_config(_config())
 
 
 def _config() -> "Config":

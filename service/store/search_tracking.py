@@ -63,9 +63,8 @@ class EndedTrial(NamedTuple):
 
 
 def load(session: Session, search_id: str) -> TrackedSearch | None:
-    in_mlflow = func.coalesce(ProjectRow.mlflow_name, ProjectRow.name)
     found = session.execute(
-        select(SearchRow, db_now().label("now"), in_mlflow)
+        select(SearchRow, db_now().label("now"), ProjectRow.mlflow_name)
         .join(ProjectRow, ProjectRow.id == SearchRow.project_id)
         .where(SearchRow.id == search_id)
     ).one_or_none()

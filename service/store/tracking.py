@@ -64,10 +64,8 @@ def load(session: Session, job_id: str) -> TrackedJob | None:
         )
         .scalar_subquery()
     )
-    # Null in the row of a project that an older release has made meanwhile.
-    in_mlflow = func.coalesce(ProjectRow.mlflow_name, ProjectRow.name)
     row = session.execute(
-        select(JobRow, db_now().label("now"), trained_at, in_mlflow)
+        select(JobRow, db_now().label("now"), trained_at, ProjectRow.mlflow_name)
         .add_columns(SearchRow.mlflow_run_id, SearchTrialRow.values)
         .join(ProjectRow, ProjectRow.id == JobRow.project_id)
         .join(SearchRow, SearchRow.id == JobRow.search_id, isouter=True)

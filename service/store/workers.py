@@ -21,8 +21,8 @@ class WorkerInfo:
     version: str
     slots: int = 1
     """How many stages it runs at once."""
-    has_hub_token: bool | None = None
-    """Whether it can push to the Hub; None if that is not known."""
+    has_hub_token: bool = False
+    """Whether it can push to the Hub."""
     doctor: dict[str, Any] | None = None
     """What its quick checks found; None until they have ended."""
 

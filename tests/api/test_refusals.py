@@ -31,11 +31,10 @@ class TestHubToken:
             ([False, False], True),
             ([True], False),
             ([False, True], False),
-            ([False, None], False),
         ],
     )
     def test_is_needed_by_some_live_worker(
-        self, server: Server, have_tokens: list[bool | None], *, is_refused: bool
+        self, server: Server, have_tokens: list[bool], *, is_refused: bool
     ) -> None:
         with server.database.write() as session:
             for number, has_token in enumerate(have_tokens):

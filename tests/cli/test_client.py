@@ -140,7 +140,9 @@ class TestBaseUrl:
         self, home: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         assert ClientSettings().base_url() == "http://127.0.0.1:8000"
-        address = StackAddress(pid=os.getpid(), url="http://127.0.0.1:8123", mlflow_url=None)
+        address = StackAddress(
+            pid=os.getpid(), url="http://127.0.0.1:8123", mlflow_url=None, home=home.resolve()
+        )
         write_address(home, address)
         assert ClientSettings().base_url() == "http://127.0.0.1:8123"
         monkeypatch.setenv("FINETUNE_URL", "http://elsewhere/")

@@ -79,7 +79,10 @@ class TestSamplePanel:
 class TestHowToUse:
     def test_the_address_and_the_exports(self, demo: ModuleType) -> None:
         address = StackAddress(
-            pid=4711, url="http://127.0.0.1:81", mlflow_url="http://127.0.0.1:82"
+            pid=4711,
+            url="http://127.0.0.1:81",
+            mlflow_url="http://127.0.0.1:82",
+            home=demo.HOME,
         )
         shown = demo.how_to_use(address)
         lines = [line.strip() for line in shown.splitlines()]

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from service.contract.events import STAGE_EVENT, CheckpointSaved, Failed, Metric, PhaseChanged
+from service.contract.events import STAGE_EVENT, Failed, Metric, PhaseChanged
 from service.contract.failures import Failure, FailureCode
 from service.contract.states import Phase
 
@@ -48,12 +48,6 @@ class TestStageEvents:
     def test_what_is_out_of_range_or_unknown_is_refused(self, event: dict[str, Any]) -> None:
         with pytest.raises(ValidationError):
             STAGE_EVENT.validate_python(event)
-
-    def test_what_an_older_stage_leaves_out(self) -> None:
-        metric = Metric(kind="train", step=1, values={})
-        checkpoint = CheckpointSaved(step=1, path="a", bytes=1, manifest_sha256="")
-        assert not metric.is_remade
-        assert (checkpoint.metric, checkpoint.best) == (None, False)
 
     def test_an_unknown_event_is_refused(self) -> None:
         with pytest.raises(ValidationError):

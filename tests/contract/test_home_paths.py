@@ -121,7 +121,6 @@ class TestLinks:
             assert (model / "model.safetensors").read_bytes() == content
 
     def test_a_link_into_the_original_is_not_used(self, home: Path, tmp_path: Path) -> None:
-        """As earlier releases made them."""
         copy = tmp_path / "copy"
         shutil.copytree(home, copy, symlinks=True)
         link = copy / STORED["model_dir"] / "model.safetensors"

@@ -1,8 +1,7 @@
 """Specs that an earlier release stored, with values that are out of the bounds of this one."""
 
-import json
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -12,32 +11,6 @@ from service.contract.spec import JobSpec
 from service.contract.stages import StageRequest
 from service.contract.states import Stage
 from tests.contract.factories import job_spec, spec_body
-
-# Made by the last release without bounds: the largest values of each kind that it took.
-STORED: Final[list[dict[str, Any]]] = json.loads(
-    Path(__file__).with_name("stored_specs.json").read_text(encoding="utf-8")
-)
-
-ADDED_SINCE: Final[dict[str, Any]] = {"secrets": None, "webhooks": []}
-ADDED_TO_TASK: Final[dict[str, dict[str, Any]]] = {
-    "causal-lm": {"packing": "off"},
-    "text-classification": {"label_format": None, "label_columns": None},
-}
-
-
-@pytest.mark.parametrize("stored", STORED, ids=[spec["task"]["type"] for spec in STORED])
-class TestStoredSpecs:
-    def test_are_read_as_they_were_stored(self, stored: dict[str, Any]) -> None:
-        spec = JobSpec.accepted(stored)
-        read = json.loads(json.dumps(spec.model_dump(mode="json", warnings=False)))
-        added = ADDED_TO_TASK.get(stored["task"]["type"], {})
-        assert read == stored | ADDED_SINCE | {"task": stored["task"] | added}
-        assert spec.variant().startswith(stored["task"]["type"])
-        assert spec.dataset.source == stored["dataset"]["source"]
-
-    def test_are_refused_from_a_client(self, stored: dict[str, Any]) -> None:
-        with pytest.raises(ValidationError):
-            JobSpec.model_validate(stored)
 
 
 class TestAccepted:
@@ -68,8 +41,9 @@ class TestAccepted:
         with pytest.raises(ValidationError):
             JobSpec.accepted(spec_body(**change))
 
-    @pytest.mark.parametrize("stored", STORED, ids=[spec["task"]["type"] for spec in STORED])
-    def test_a_stage_reads_them(self, stored: dict[str, Any]) -> None:
+    def test_a_stage_reads_it(self) -> None:
+        stored = job_spec().model_dump(mode="json")
+        stored["training"]["max_steps"] = 10**15
         request = StageRequest(
             job_id="job-1",
             stage=Stage.PREPARE,

@@ -25,7 +25,6 @@ def test_each_is_reported_once_also_from_prepared_data(tmp_path: Path) -> None:
     assert len(list(again.unreported())) == 2
     assert list(again.unreported()) == []
     assert again.as_json()["task.problem_type"]["value"] == "another"
-    again.read(tmp_path / "of an older release")
 
 
 def test_a_long_list_is_cut() -> None:

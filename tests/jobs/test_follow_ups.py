@@ -31,6 +31,7 @@ HUB = HubSpec(model_id="org/elsewhere")
 TRAINED: dict[str, Any] = {
     "output_dir": "attempts/2/output",
     "weights_sha256": "a" * 64,
+    "precision": "fp32",
     "model_step": 30,
 }
 LOST = Failure.of(FailureCode.HUB_FORBIDDEN, "no")

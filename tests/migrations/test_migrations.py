@@ -1,12 +1,21 @@
-"""The migrations build exactly what the models say."""
+"""The migrations build exactly what the models say, and upgrade what a release has made; databases
+of pre-releases are refused."""
 
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import inspect
+from sqlalchemy import Connection, MetaData, text
 
+from service.cli.servers import require_schema
 from service.store import schema
 from service.store.database import Database
 from service.store.models import Base
+from worker.__main__ import _require_release
 
 
 class TestSchema:
@@ -24,8 +33,72 @@ class TestSchema:
         with database.engine.connect() as connection:
             assert schema.is_current(connection)
 
-    def test_downgrade_leaves_nothing_and_upgrade_brings_it_back(self, database: Database) -> None:
-        schema.downgrade(database.engine, "base")
-        assert set(inspect(database.engine).get_table_names()) == {"alembic_version"}
-        schema.upgrade(database.engine)
-        assert set(inspect(database.engine).get_table_names()) >= set(Base.metadata.tables)
+
+def rows_of(connection: Connection) -> dict[str, list[dict[str, Any]]]:
+    found = MetaData()
+    found.reflect(connection)
+    return {
+        name: [dict(row) for row in connection.execute(table.select()).mappings()]
+        for name, table in found.tables.items()
+        if name != "alembic_version"
+    }
+
+
+# Made with that release: `sqlite3 finetune.db .dump`. Each release adds its own.
+@pytest.mark.parametrize("release", ["release_0_1_0.sql"])
+def test_a_database_of_a_release_keeps_its_rows(tmp_path: Path, release: str) -> None:
+    path = tmp_path / "finetune.db"
+    with sqlite3.connect(path) as made:
+        made.executescript(Path(__file__).with_name(release).read_text(encoding="utf-8"))
+    made.close()
+    database = Database(f"sqlite:///{path}")
+    with database.engine.connect() as connection:
+        before = rows_of(connection)
+    schema.upgrade(database.engine)
+    with database.engine.connect() as connection:
+        assert schema.is_current(connection)
+        assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
+        after = rows_of(connection)
+    database.dispose()
+    assert len(before["jobs"]) == 3
+    for table, rows in before.items():
+        kept = [{name: row[name] for name in rows[0]} for row in after[table]] if rows else []
+        assert kept == rows
+
+
+class TestOtherReleases:
+    @pytest.fixture
+    def revision(self, request: pytest.FixtureRequest, database: Database) -> Iterator[str]:
+        """The database says that it is at this one; up to date afterwards: Postgres is shared."""
+        with database.write() as session:
+            current = session.scalar(text("SELECT version_num FROM alembic_version"))
+            session.execute(text(f"UPDATE alembic_version SET version_num = '{request.param}'"))
+        yield request.param
+        with database.write() as session:
+            session.execute(text(f"UPDATE alembic_version SET version_num = '{current}'"))
+
+    @pytest.mark.parametrize("revision", ["0001", "0021"], indirect=True)
+    def test_a_pre_release_is_refused_with_what_to_do(
+        self, database: Database, database_url: str, revision: str
+    ) -> None:
+        words = (
+            rf"^the database .* was made by a pre-release of finetune \(revision {revision}\), "
+            r"which this release does not upgrade: start with a new home \(FINETUNE_HOME\) or a "
+            r"new database \(FINETUNE_DATABASE_URL\)$"
+        )
+        with pytest.raises(schema.UnusableSchemaError, match=words):
+            schema.upgrade(database.engine)
+        with pytest.raises(schema.UnusableSchemaError, match=words):
+            require_schema(database)
+        with pytest.raises(SystemExit, match=words):
+            _require_release(database_url)
+
+    @pytest.mark.parametrize("revision", ["0.9.0"], indirect=True)
+    def test_only_the_control_plane_refuses_a_newer_release(
+        self, database: Database, database_url: str, revision: str
+    ) -> None:
+        with pytest.raises(schema.UnusableSchemaError, match=r"newer release .*\(revision 0\.9\.0"):
+            schema.upgrade(database.engine)
+        with pytest.raises(schema.UnusableSchemaError, match=r"install that release$"):
+            require_schema(database)
+        _require_release(database_url)

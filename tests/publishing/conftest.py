@@ -52,6 +52,7 @@ TRAINED = TrainResult(
     metric_for_best_model="f1",
     model_step=10,
     weights_sha256="d" * 64,
+    precision="fp32",
 )
 
 

@@ -110,9 +110,8 @@ class TestRender:
                 "(`f1`: 72.5).",
             ),
             ({"best_step": None, "best_metric": None, "model_step": 20}, ""),
-            ({"best_metric": None, "model_step": None}, ""),
         ],
-        ids=["the last", "no choice", "of an older release"],
+        ids=["the last", "no choice"],
     )
     def test_names_the_step_of_the_model(
         self, tmp_path: Path, changes: dict[str, Any], expected: str

@@ -5,11 +5,11 @@ import pytest
 
 from service.contract.failures import Failure, FailureCode
 from service.contract.states import JobState
-from service.store import endings
+from service.store import endings, user_actions
 from service.store.claims import Claim
 from service.store.database import Database, db_now
 from service.store.endings import Ending
-from service.store.models import AttemptRow
+from service.store.models import AttemptRow, JobRow
 from tests.support.factories import POLICY, claim_job, make_job
 from tests.support.job_rows import TRAINED, get, history_of, put, snapshot
 from tests.support.statements import sent
@@ -209,7 +209,8 @@ class TestWishes:
     ) -> None:
         job_id = make_job(database)
         claimed = claim_job(database, job_id)
-        put(database, job_id, state=JobState.CANCELLING)
+        with database.write() as session:
+            user_actions.cancel(session, session.get_one(JobRow, job_id))
         assert end(database, claimed, ending) is JobState.CANCELLED
         row = get(database, job_id)
         assert row.failure is not None

@@ -138,9 +138,3 @@ class TestFleet:
             claimed = claims.claim(session, job, "one", queues=queues, gpus=gpus, lease_seconds=60)
         assert worker.can_run(queue, min_gpus) is can
         assert (claimed is not None) is can
-
-    def test_a_row_of_an_older_release_has_no_slots(self, database: Database) -> None:
-        register(database, "one", [gpu(0)])
-        with database.write() as session:
-            session.get_one(WorkerRow, "one").slots = None
-        assert only(database).slots == 2

@@ -64,6 +64,7 @@ def main(request: StageRequest, channel: Channel) -> BaseModel:
         "model_step": last.number,
         "metrics": {"eval_loss": last.loss},
         "weights_sha256": last.weights,
+        "precision": "fp32",
     }
     return stage.result(request).model_copy(update=result)
 

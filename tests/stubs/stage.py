@@ -168,6 +168,7 @@ def result(request: StageRequest) -> BaseModel:
             metrics={"f1": 50.0},
             baseline={"f1": float("nan")},
             weights_sha256="0" * 64,
+            precision="fp32",
         ),
         Stage.PUBLISH: PublishResult(),
     }

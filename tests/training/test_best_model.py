@@ -442,8 +442,3 @@ class TestChoice:
             "The finished model is that of the last step, 5: the best evaluation was at step 1 "
             "(0.9), which has no readable checkpoint"
         )
-
-    def test_an_older_release_wrote_only_the_best(self, tmp_path: Path, best: BestMetric) -> None:
-        folder = self.saved(tmp_path, 4, best_step=4, best_metric=0.9)
-        progress = TrainingProgress(step=5, metric=0.8)
-        assert best_model.choose(best, progress, tmp_path) == Choice(4, 0.9, folder)

@@ -6,16 +6,11 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from transformers import LlamaForCausalLM
 
 from service.contract.failures import FailureCode, StageError
 from service.contract.training import TrainingSpec
-from tests.support.models import save_tiny_llama
 from tests.training.factories import spec_of, tiny_bert
 from worker.training import build
-from worker.training.distributed.ranks import Ranks
-from worker.training.fast_paths import FastPaths
-from worker.training.kernels import cpu_attention, gpu_padding_free
 
 
 class TestAccelerator:
@@ -80,34 +75,3 @@ class TestModel:
         auto = transformers.AutoModelForQuestionAnswering
         with pytest.raises(OSError, match="safetensors"):
             build.load_model(auto, tmp_path, "float32", {})
-
-
-class TestFastPaths:
-    """What changes the numbers is a choice, with which a training of an older release goes on."""
-
-    @pytest.mark.parametrize("resumed", [False, True])
-    def test_of_a_cpu(self, tmp_path: Path, resumed: bool) -> None:
-        model = LlamaForCausalLM.from_pretrained(save_tiny_llama(tmp_path))
-        spec, cpu = spec_of({}), torch.device("cpu")
-        paths = FastPaths.of({} if resumed else None, Ranks())
-        trials: Any = None  # only a GPU needs them
-        given = gpu_padding_free.ChoiceInputs((), paths, trials)
-        assert build.choose_attention(model, spec, cpu, given)
-        build.install_fast_modules(model, spec, cpu, paths)
-        assert paths.chosen == {"autocast_attention": not resumed, "lean_layers": not resumed}
-        names = {type(each).__name__ for each in model.modules()}
-        assert ("_LeanRMSNorm" in names, "LlamaRMSNorm" in names) == (not resumed, resumed)
-        attention = cpu_attention.UNCAST if resumed else cpu_attention.NAME
-        assert model.config._attn_implementation == attention
-
-    def test_the_older_attention_computes_without_padding(self, tmp_path: Path) -> None:
-        model = LlamaForCausalLM.from_pretrained(save_tiny_llama(tmp_path)).eval()
-        trials: Any = None
-        given = gpu_padding_free.ChoiceInputs((), FastPaths.of({}, Ranks()), trials)
-        ids = torch.arange(2, 22).view(2, 10)
-        mask = torch.ones_like(ids)
-        mask[1, 6:] = 0
-        expected = model(input_ids=ids, attention_mask=mask).logits
-        assert build.choose_attention(model, spec_of({}), torch.device("cpu"), given)
-        found = model(input_ids=ids, attention_mask=mask).logits
-        torch.testing.assert_close(found[mask.bool()], expected[mask.bool()], rtol=1e-4, atol=1e-5)

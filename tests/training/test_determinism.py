@@ -151,15 +151,6 @@ class TestMachine:
         assert "device NVIDIA H100 80GB HBM3 instead of NVIDIA A100-SXM4-80GB" in told.message
         assert "torch" not in told.message
 
-    def test_an_older_release_left_nothing_to_compare(
-        self, make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        job = make_job(max_steps=4, save_steps=2)
-        with monkeypatch.context() as older:
-            older.setattr(fingerprint, "facts", lambda _device: {})
-            run(job.request(1))
-        assert self.moved(self.resumed(job)) == []
-
     def test_a_gpu_by_its_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "Tesla T4")
         monkeypatch.setattr(torch.version, "cuda", "12.6")

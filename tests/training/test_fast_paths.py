@@ -2,14 +2,12 @@
 
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from service.contract.failures import FailureCode, StageError
 from tests.training.support import Job, run
-from worker.storage import atomic_dir
 from worker.training import loop
 from worker.training.checkpointing import state
 from worker.training.distributed.ranks import Ranks
@@ -23,8 +21,8 @@ class TestChoose:
     def test_measures_once(self) -> None:
         measured = iter([5])
         paths = FastPaths.of(None, Ranks())
-        assert paths.choose("rows", lambda: next(measured), before=1) == 5
-        assert paths.choose("rows", lambda: next(measured), before=1) == 5
+        assert paths.choose("rows", lambda: next(measured)) == 5
+        assert paths.choose("rows", lambda: next(measured)) == 5
         assert paths.chosen == {"rows": 5}
 
     def test_a_resumed_training_measures_nothing(self) -> None:
@@ -32,9 +30,8 @@ class TestChoose:
             raise AssertionError
 
         paths = FastPaths.of({"rows": 5}, Ranks())
-        assert paths.choose("rows", measure, before=1) == 5
-        assert paths.choose("compile", measure, before=0) == 0
-        assert paths.chosen == {"rows": 5, "compile": 0}
+        assert paths.choose("rows", measure) == 5
+        assert paths.chosen == {"rows": 5}
 
     def test_of_several_processes_the_first_one_measures_for_all(self) -> None:
         class Second(Ranks):
@@ -42,7 +39,7 @@ class TestChoose:
                 return {"mine": "the first one's"}[value]
 
         paths = FastPaths.of(None, Second(rank=1, world_size=2))
-        assert paths.choose("path", lambda: "mine", before="") == "the first one's"
+        assert paths.choose("path", lambda: "mine") == "the first one's"
 
 
 class TestCheckpoints:
@@ -55,7 +52,7 @@ class TestCheckpoints:
 
         def choosing(training: TrainingRun) -> loop.Outcome:
             paths = training.state.fast_paths
-            said.append(paths.choose("path", lambda: next(measured), before="older"))
+            said.append(paths.choose("path", lambda: next(measured)))
             return train(training)
 
         monkeypatch.setattr(loop, "train", choosing)
@@ -70,23 +67,6 @@ class TestCheckpoints:
         again = job.workspace / "attempts" / "2" / "checkpoints" / "4"
         assert state.fast_paths_of(again)["path"] == "first"
         assert found == ["first", "first"]
-
-    def test_of_an_older_release(
-        self, make_job: Callable[..., Job], found: list[str], tmp_path: Path
-    ) -> None:
-        job = make_job(**OPTIONS)
-        run(job.request(1))
-        kept = job.workspace / "attempts" / "1" / "checkpoints" / "2"
-        with atomic_dir.writing(tmp_path / "2") as older:
-            for file in kept.iterdir():
-                if file.name != atomic_dir.MANIFEST:
-                    (older / file.name).write_bytes(file.read_bytes())
-            progress = json.loads((kept / "progress.json").read_text())
-            del progress["fast_paths"]
-            (older / "progress.json").write_text(json.dumps(progress))
-        assert state.fast_paths_of(tmp_path / "2") == {}
-        run(job.request(2, resume_from=tmp_path / "2"))
-        assert found == ["first", "older"]
 
     def test_that_are_damaged_say_so(self, make_job: Callable[..., Job], found: list[str]) -> None:
         job = make_job(**OPTIONS)

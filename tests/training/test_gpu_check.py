@@ -81,7 +81,6 @@ class TestThisTorch:
     def test_nothing_is_asked_of_a_cpu_job(self, monkeypatch: pytest.MonkeyPatch) -> None:
         Cuda(monkeypatch, init_error=RuntimeError("CUDA was started"))
         gpu_check.require([], 0)
-        gpu_check.require(None, 0)
 
     @pytest.mark.skipif(not IS_CPU_BUILD, reason="of a build for the CPU")
     def test_ends_the_stage_before_it_reads_anything(self, tmp_path: Path) -> None:

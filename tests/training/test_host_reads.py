@@ -45,7 +45,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> HostReads:
         monkeypatch.setattr(
             build,
             "install_fast_modules",
-            lambda model, spec, _cpu, paths: install(model, spec, gpu, paths),
+            lambda model, spec, _cpu: install(model, spec, gpu),
         )
     return found
 

@@ -64,13 +64,6 @@ class TestRandomness:
         rng.restore(state)
         assert [each.tolist() for each in gpus.states] == [[10], [11], [12]]
 
-    def test_older_checkpoints_have_those_of_all_visible_gpus(self, gpus: "_Generators") -> None:
-        earlier = [torch.tensor([n], dtype=torch.uint8) for n in (20, 21)]
-        rng.restore({**rng.capture(), "cuda": earlier})
-        assert [each.tolist() for each in gpus.states] == [[10], [21], [12]]
-        rng.restore({**rng.capture(), "cuda": []})
-        assert gpus.states[1].tolist() == [21]
-
     def test_a_resume_on_a_cpu_leaves_the_gpus_part_out(self) -> None:
         first, state = torch.rand(()), rng.capture()
         del first

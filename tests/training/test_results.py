@@ -146,25 +146,6 @@ class TestTrainerState:
         assert without_times(one.pop("log_history")) == without_times(two.pop("log_history"))
         assert one == two
 
-    def test_a_checkpoint_of_an_older_release_has_none(self, make_job: Callable[..., Job]) -> None:
-        from worker.storage import atomic_dir
-
-        job = make_job(max_steps=3, save_steps=2)
-        with pytest.raises(Killed):
-            run(job.request(1), Recorder(kill_after=at_checkpoint(2)))
-        folder = job.workspace / "attempts" / "1" / "checkpoints" / "2"
-        files = {path.name: path.read_bytes() for path in folder.iterdir()}
-        del files[atomic_dir.MANIFEST]
-        state = json.loads(files["progress.json"])
-        del state["log_history"]
-        files["progress.json"] = json.dumps(state).encode()
-        with atomic_dir.writing(folder) as partial:
-            for name, content in files.items():
-                (partial / name).write_bytes(content)
-        run(job.request(2, folder))
-        history = results(job, 2)["trainer_state.json"]["log_history"]
-        assert [entry["step"] for entry in history] == [3, 3]
-
 
 def logged(step: int) -> Callable[[StageEvent], bool]:
     return lambda event: isinstance(event, Metric) and event.kind == "train" and event.step == step

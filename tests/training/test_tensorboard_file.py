@@ -127,15 +127,3 @@ class TestWrite:
             tensorboard_file.write(tmp_path / name, history)
         assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
         assert [event.wall_time for event in events(tmp_path / "a")] == [1.8e9, 1.8e9, 1.8e9 + 5]
-
-    def test_entries_of_an_older_release_have_no_time(self, tmp_path: Path) -> None:
-        history = [
-            {"loss": 0.5, "step": 1},
-            {"loss": 0.4, "step": 2, "wall_time": 1.8e9},
-        ]
-        tensorboard_file.write(tmp_path / "a", history)
-        assert [event.wall_time for event in events(tmp_path / "a")] == [1.8e9] * 3
-        assert scalars(tmp_path / "a") == {
-            ("train/loss", 1): 0.5,
-            ("train/loss", 2): pytest.approx(0.4),
-        }

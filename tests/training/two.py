@@ -30,7 +30,7 @@ from worker.training.run import TrainingRun
 
 Gradients = dict[str, torch.Tensor]
 NOTHING = TrainResult(
-    output_dir="", steps=0, epochs=0.0, metrics={}, baseline={}, weights_sha256=""
+    output_dir="", steps=0, epochs=0.0, metrics={}, baseline={}, weights_sha256="", precision="fp32"
 )
 """Of a stage that was stopped."""
 

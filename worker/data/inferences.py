@@ -55,11 +55,9 @@ class Inferences:
         (folder / _FILE).write_text(json.dumps(self._found))
 
     def read(self, folder: Path) -> None:
-        """Add what `write` wrote there. Data that an older release has prepared has none."""
-        path = folder / _FILE
-        if path.is_file():
-            for name, found in json.loads(path.read_text()).items():
-                self._found.setdefault(name, found)
+        """Add what `write` wrote there."""
+        for name, found in json.loads((folder / _FILE).read_text()).items():
+            self._found.setdefault(name, found)
 
 
 def _bounded(value: Any) -> Any:

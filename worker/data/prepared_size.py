@@ -15,7 +15,6 @@ FLUSHED: Final = 64 * 1024**2
 class SizeLimit:
     split: str
     most_bytes: int | None
-    """None in requests of older releases."""
 
     def check(self, file: Path, rows: int) -> None:
         """StageError(data_too_large) if `file`, which holds the first `rows`, is too large."""

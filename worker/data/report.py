@@ -110,19 +110,16 @@ def write(folder: Path, tallies: Mapping[str, Tally], measures: Mapping[str, Any
     (folder / NAME).write_text(json.dumps(splits))
 
 
-def read(folder: Path) -> tuple[dict[str, Tally], dict[str, Any]] | None:
-    """Read what `write` wrote; None if an older release has prepared the data."""
-    path = folder / NAME
-    if not path.is_file():
-        return None
-    splits = json.loads(path.read_text())
+def read(folder: Path) -> tuple[dict[str, Tally], dict[str, Any]]:
+    """Read what `write` wrote."""
+    splits = json.loads((folder / NAME).read_text())
     tallies = {split: _tally(found["tally"]) for split, found in splits.items()}
     return tallies, {split: found["measures"] for split, found in splits.items()}
 
 
 def _tally(stored: dict[str, Any]) -> Tally:
     rows = [BadRow(**{**row, "code": FailureCode(row["code"])}) for row in stored.pop("bad_rows")]
-    stored["codes"] = [FailureCode(code) for code in stored.get("codes", ())]
+    stored["codes"] = [FailureCode(code) for code in stored["codes"]]
     return Tally(**stored, bad_rows=rows)
 
 

@@ -112,7 +112,7 @@ def _threshold(request: StageRequest, trained: TrainResult) -> list[str]:
 
 
 def _history(request: StageRequest, trained: TrainResult) -> list[dict[str, float]]:
-    """The training's log history; empty if an older release has not written the file."""
+    """The training's log history; empty without its file."""
     assert trained.output_dir is not None
     file = (request.workspace / trained.output_dir).parent / "results" / "trainer_state.json"
     if not file.is_file():

@@ -249,8 +249,6 @@ def _option(value: Any) -> str:
 def _precision(trained: TrainResult) -> dict[str, object]:
     """The precision that `auto` has resolved to."""
     used = trained.precision
-    if used is None:
-        return {}
     return {"precision": used, "bf16": used == "bf16", "fp16": used == "fp16"}
 
 

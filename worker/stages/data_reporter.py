@@ -19,8 +19,6 @@ from worker.tasks.usual_columns import USUAL
 
 _NAMED: Final = 20
 """Bad rows that have an event each."""
-_OTHERS: Final = "other tools read it"
-"""Of a column that only an earlier release, which has prepared the data, knows."""
 
 
 class DataReporter:
@@ -63,9 +61,7 @@ class DataReporter:
             if name not in self._unused:
                 self._unused.add(name)
                 splits = [split for split, tally in tallies.items() if name in tally.unused]
-                message = (
-                    f"The column `{name}` is not used: {USUAL[task].unused.get(name, _OTHERS)}"
-                )
+                message = f"The column `{name}` is not used: {USUAL[task].unused[name]}"
                 self._events.notice(
                     Notice(message=message, data={"unused_column": name, "splits": splits})
                 )
@@ -93,15 +89,12 @@ class DataReporter:
             )
             self._events.notice(Notice(message=message, data={"split": TRAIN, "examples": found}))
 
-    def of_entry(self, entry: content_cache.Entry) -> dict[str, Any] | None:
-        """None for data prepared by an older release."""
+    def of_entry(self, entry: content_cache.Entry) -> dict[str, Any]:
         self.inferences.read(entry.folder)
         self.report_inferences()
-        found = report.read(entry.folder)
-        if found is None:
-            return None
-        self.report_unused(found[0])
-        return report.summary(self._write(*found))
+        tallies, measures = report.read(entry.folder)
+        self.report_unused(tallies)
+        return report.summary(self._write(tallies, measures))
 
     def _write(self, tallies: Mapping[str, Tally], measures: Mapping[str, Any]) -> dict[str, Any]:
         names = {split: self._data.names(split) for split in tallies}

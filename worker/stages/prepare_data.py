@@ -118,7 +118,6 @@ class Preparation:
         return {"chat_template": self._model.tokenizer.chat_template}
 
     def _skipping(self) -> Mapping[str, Any]:
-        """Nothing by default, so that data prepared by older releases keeps its address."""
         policy = self._reporter.policy
         return {"skipping": policy.max_bad_fraction} if policy.skips else {}
 

@@ -16,13 +16,12 @@ _NO_VALUES: Final = ("step", WALL_TIME)
 
 
 def write(file: Path, history: Sequence[Mapping[str, float]]) -> None:
-    """Replace `file`. The same history gives the same bytes, except that entries without a time get
-    the first known time, or the current one."""
+    """Replace `file`. The same history gives the same bytes."""
     from tensorboardX import RecordWriter
     from tensorboardX.proto.event_pb2 import Event
     from tensorboardX.proto.summary_pb2 import Summary
 
-    start = next((entry[WALL_TIME] for entry in history if WALL_TIME in entry), time.time())
+    start = history[0][WALL_TIME] if history else time.time()
     events = [Event(wall_time=start, file_version=_VERSION)]
     for entry in history:
         values = [
@@ -30,7 +29,7 @@ def write(file: Path, history: Sequence[Mapping[str, float]]) -> None:
             for name, value in entry.items()
             if name not in _NO_VALUES
         ]
-        at, step = entry.get(WALL_TIME, start), int(entry["step"])
+        at, step = entry[WALL_TIME], int(entry["step"])
         events.append(Event(wall_time=at, step=step, summary=Summary(value=values)))
     file.parent.mkdir(parents=True, exist_ok=True)
     with disk_full_explained("TensorBoard's event file was written"):

@@ -108,7 +108,7 @@ def load_parts(
         objective.rows = chunked_cross_entropy.choose_chunk_rows(objective.linear, device, paths)
     model = _with_adapter(model, request, prepared, new_weights, send, adapter_dir)
     precision.require_scalable(model, request.spec)
-    build.install_fast_modules(model, request.spec, device, paths)
+    build.install_fast_modules(model, request.spec, device)
     sizes = {name: len(split.features) for name, split in splits.items()}
     return Loaded(tokenizer, model, objective, sizes, paths)
 

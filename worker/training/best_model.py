@@ -1,7 +1,7 @@
 """`load_best_model_at_end`: the best of a training's models that still exists.
 
 Each new best model is saved at once, so it is that of the best evaluation, unless its checkpoint
-was lost, or an older release did not write it.
+was lost.
 """
 
 import json
@@ -62,15 +62,13 @@ def _lost(progress: TrainingProgress) -> str:
 
 
 def forget_lost(progress: TrainingProgress, workspace: Path, ranks: Ranks) -> None:
-    """After a resume: forget a best checkpoint that is lost, so that worse models are saved again.
-    Reads the metric of the best checkpoint, which older releases did not remember."""
+    """After a resume: forget a best checkpoint that is lost, so that worse models are saved
+    again."""
     if progress.best_checkpoint is None:
         return
     # From the first process: all must agree on what is saved.
-    metric = ranks.broadcast(_metric(workspace / progress.best_checkpoint))
-    progress.best_checkpoint_metric = metric
-    if metric is None:
-        progress.best_checkpoint = None
+    if ranks.broadcast(_metric(workspace / progress.best_checkpoint)) is None:
+        progress.best_checkpoint = progress.best_checkpoint_metric = None
 
 
 def _best_of(best: BestMetric, choices: list[Choice]) -> Choice:
@@ -91,10 +89,8 @@ def _metric(folder: Path) -> float | None:
     """The metric of a checkpoint's model; None if it was not evaluated, or is lost."""
     try:
         (folder / atomic_dir.MANIFEST).stat()  # it is removed first
-        saved: dict[str, Any] = json.loads((folder / "progress.json").read_bytes())["progress"]
+        saved: dict[str, Any] = json.loads((folder / "progress.json").read_bytes())
+        metric: float | None = saved["progress"]["metric"]
     except (OSError, ValueError, KeyError):
         return None
-    metric: float | None = saved.get("metric")
-    if metric is None and saved.get("best_step") == saved.get("step"):
-        metric = saved.get("best_metric")
     return metric

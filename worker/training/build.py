@@ -22,11 +22,9 @@ from worker.failures import invalid_option
 from worker.processes import allocator
 from worker.training import expandable_segments, precision
 from worker.training.distributed.registry import accelerator_arguments
-from worker.training.fast_paths import FastPaths
 from worker.training.kernels import (
     adapter_inputs,
     attention_masks,
-    cpu_attention,
     cpu_dropout,
     fused_gelu,
     gpu_padding_free,
@@ -192,10 +190,9 @@ def choose_attention(
     why: str | None = "cannot be combined with the job's other options"
     if device.type == "cpu":
         model.set_attn_implementation("eager")
-        if may_be_padding_free(spec) and _may_be_packed_in(model.dtype, given.fast_paths):
+        if may_be_padding_free(spec):
             free = padding_free.install(model) is not None
             why = None if free else "cannot be used with this model's attention"
-            _keep_uncast_attention(model, given.fast_paths)
     elif not spec.training.compiles:
         attention_masks.install()
         if may_be_padding_free(spec):
@@ -205,25 +202,7 @@ def choose_attention(
     return why is None
 
 
-def _may_be_packed_in(dtype: torch.dtype, fast_paths: FastPaths) -> bool:
-    """Older releases padded the batches of weights in half precision: a training that began so
-    continues so."""
-    if dtype == torch.float32:
-        return True
-    return fast_paths.choose("padding_free_in_half", lambda: True, before=False)
-
-
-def _keep_uncast_attention(model: Any, fast_paths: FastPaths) -> None:
-    """Older releases did not give our attention autocast's dtype: a training that began so
-    continues so."""
-    ours = model.config._attn_implementation == cpu_attention.NAME
-    if ours and not fast_paths.choose("autocast_attention", lambda: True, before=False):
-        model.set_attn_implementation(cpu_attention.UNCAST)
-
-
-def install_fast_modules(
-    model: torch.nn.Module, spec: JobSpec, device: torch.device, fast_paths: FastPaths
-) -> None:
+def install_fast_modules(model: torch.nn.Module, spec: JobSpec, device: torch.device) -> None:
     """Replace some of the model's modules by faster or smaller ones: its activations, the inputs of
     adapters, and on a CPU dropout, norms and gated MLPs. A compiler does that itself, and
     `padding_free: false` requests exactly what the Trainer computes."""
@@ -233,9 +212,7 @@ def install_fast_modules(
     adapter_inputs.install(model)
     if device.type == "cpu":
         cpu_dropout.install(model)
-        # Their gradients round differently from those of older releases.
-        if fast_paths.choose("lean_layers", lambda: True, before=False):
-            lean_layers.install(model)
+        lean_layers.install(model)
 
 
 def may_be_padding_free(spec: JobSpec) -> bool:

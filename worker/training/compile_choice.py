@@ -71,7 +71,7 @@ def choose(run: TrainingRun, verdict: Verdict) -> None:
     def measure() -> bool:
         return run.state.ranks.is_main_process and _pays(run, layers, verdict)
 
-    if paths.choose(PATH, measure, before=False):
+    if paths.choose(PATH, measure):
         # If compiling fails later, for a new shape or on another machine, run the plain code.
         torch._dynamo.config.suppress_errors = True
         for layer in layers:

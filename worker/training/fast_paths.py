@@ -23,21 +23,17 @@ class FastPaths:
     ranks: Ranks = field(default_factory=Ranks)
     chosen: dict[str, Any] = field(default_factory=dict)
     """Plain JSON values by the name of the choice, for example `{"attention": "varlen"}`."""
-    resumed: bool = False
 
     @classmethod
     def of(cls, recorded: Mapping[str, Any] | None, ranks: Ranks) -> "FastPaths":
         """`recorded`: the record in the checkpoint that is resumed; None for a new training."""
-        return cls(ranks, dict(recorded or {}), recorded is not None)
+        return cls(ranks, dict(recorded or {}))
 
-    def choose(self, name: str, measure: Callable[[], T], *, before: T) -> T:
+    def choose(self, name: str, measure: Callable[[], T]) -> T:
         """The choice that the training began with, or else the result of `measure`, which is
-        stored.
-
-        `before` is for a resumed training without this choice: what older releases did. Values are
-        plain JSON, so lists and not tuples. All processes must call this in the same order.
+        stored: plain JSON, so lists and not tuples. All processes must call this in the same order.
         """
         if name not in self.chosen:
-            self.chosen[name] = before if self.resumed else self.ranks.broadcast(measure())
+            self.chosen[name] = self.ranks.broadcast(measure())
         value: T = self.chosen[name]
         return value

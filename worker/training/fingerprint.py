@@ -22,8 +22,7 @@ def facts(device: torch.device) -> Facts:
 
 
 def moved(before: Facts, now: Facts) -> Notice | None:
-    """The notice for a training that is resumed elsewhere; `before` is empty in checkpoints of
-    older releases."""
+    """The notice for a training that is resumed elsewhere."""
     differ = [name for name, value in before.items() if now.get(name, value) != value]
     if not differ:
         return None

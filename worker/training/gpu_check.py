@@ -35,12 +35,12 @@ _OTHERWISE: Final = (
 )
 
 
-def require(given: Sequence[str] | None, rank: int) -> None:
+def require(given: Sequence[str], rank: int) -> None:
     """Start CUDA and compute something on this rank's GPU.
 
-    `given`: UUIDs of the attempt's GPUs; nothing is checked if there are none, or for None in a
-    request of an older release. StageError(device_error) with torch's reason if it cannot use
-    them: without this check such a training would run on the CPU.
+    `given`: UUIDs of the attempt's GPUs; nothing is checked if there are none.
+    StageError(device_error) with torch's reason if it cannot use them: without this check such a
+    training would run on the CPU.
     """
     if not given:
         return

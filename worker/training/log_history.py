@@ -11,8 +11,7 @@ from typing import Final
 LIMIT: Final = 10_000
 """Entries: a checkpoint must not grow with the number of steps."""
 WALL_TIME: Final = "wall_time"
-"""The time of an entry in seconds since 1970. TrainerState has no such field, and entries in the
-checkpoints of older releases lack it."""
+"""The time of an entry in seconds since 1970. TrainerState has no such field."""
 
 Entry = dict[str, float]
 

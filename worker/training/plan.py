@@ -8,7 +8,6 @@ import math
 from dataclasses import dataclass, replace
 
 from service.contract.training import TrainingSpec
-from worker.failures import invalid_option
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,8 @@ class Plan:
             examples -= examples % size
         batches = math.ceil(examples / size)
         steps_per_epoch = math.ceil(batches / spec.gradient_accumulation_steps)
-        steps = spec.max_steps if spec.max_steps > 0 else _steps_of_epochs(spec, steps_per_epoch)
+        epochs = spec.num_train_epochs
+        steps = spec.max_steps if spec.max_steps > 0 else math.ceil(epochs * steps_per_epoch)
         return cls(spec, examples, batches, steps, processes)
 
     @property
@@ -134,11 +134,3 @@ class Plan:
     def interval(self, steps: float) -> int:
         """An option's interval in steps: below 1 it is a ratio of all steps."""
         return math.ceil(steps * self.total_steps) if steps < 1 else int(steps)
-
-
-def _steps_of_epochs(spec: TrainingSpec, steps_per_epoch: int) -> int:
-    """Raises StageError: earlier releases took jobs with `num_train_epochs: inf`."""
-    steps = spec.num_train_epochs * steps_per_epoch
-    if not math.isfinite(steps):
-        raise invalid_option("training.num_train_epochs", "must be a finite number of epochs")
-    return math.ceil(steps)

@@ -4,7 +4,7 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import torch
 
@@ -14,16 +14,6 @@ from service.contract.training import TrainingSpec
 from worker.training.distributed.ranks import Ranks
 
 EVAL_PREFIX = "eval_"
-_SAVED_AS: Final = {"evaluation_pending": "is_unjudged"}
-"""Fields whose name in checkpoints differs."""
-# Checkpoints of earlier versions lack these fields.
-_DEFAULTS: Final[dict[str, Any]] = {
-    "remade_until": -1,
-    "evaluation_seconds": None,
-    "saving_seconds": None,
-    "metric": None,
-    "best_checkpoint_metric": None,
-}
 
 
 @dataclass
@@ -66,13 +56,12 @@ class TrainingProgress:
     """The size that `auto_find_batch_size` has found; None while the configured size fits."""
 
     def state_dict(self) -> dict[str, Any]:
-        return {_SAVED_AS.get(name, name): value for name, value in asdict(self).items()}
+        return asdict(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raises KeyError when `state` was not made by `state_dict`."""
-        saved = _DEFAULTS | state
         for name in asdict(self):
-            setattr(self, name, saved[_SAVED_AS.get(name, name)])
+            setattr(self, name, state[name])
 
 
 class LossTally:
@@ -123,7 +112,6 @@ class BestMetric:
         greater = spec.greater_is_better
         if greater is None and self.name is not None:
             greater = greater_is_better(self.name)
-        # None: of a job that an earlier release accepted, which took greater for better.
         self.greater_is_better = greater is not False
         self._better = operator.gt if self.greater_is_better else operator.lt
 

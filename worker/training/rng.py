@@ -31,22 +31,13 @@ def restore(state: dict[str, Any]) -> None:
     name, keys, position, has_gauss, cached = state["numpy"]
     np.random.set_state((name, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
     torch.set_rng_state(state["torch"])
-    on_gpu = _of_gpu(state["cuda"])
-    if on_gpu is not None and _is_on_gpu():
-        torch.cuda.set_rng_state(on_gpu)
+    if state["cuda"] is not None and _is_on_gpu():
+        torch.cuda.set_rng_state(state["cuda"])
 
 
 def _is_on_gpu() -> bool:
     """Whether this process computes on a GPU; asking must not start CUDA."""
     return bool(torch.cuda.is_initialized())
-
-
-def _of_gpu(saved: torch.Tensor | list[torch.Tensor] | None) -> torch.Tensor | None:
-    """This process's state; older releases saved a list with the state of each visible device."""
-    if not isinstance(saved, list):
-        return saved
-    own = torch.cuda.current_device() if _is_on_gpu() else 0
-    return saved[own] if own < len(saved) else None
 
 
 @contextmanager

@@ -25,10 +25,8 @@ class ValueTally:
         """`totals`: saved result of the method `totals`, one for each process."""
         self.names = tuple(names)
         self._ranks = ranks or Ranks()
-        saved = totals[self._ranks.rank] if totals else [[], []]
-        # Older releases had fewer values: the last ones start here.
-        filled = [[*part, *[0.0] * (len(self.names) - len(part))] for part in saved]
-        self._sums = torch.tensor(filled, dtype=torch.float64, device=device)
+        saved = totals[self._ranks.rank] if totals else [[0.0] * len(self.names)] * 2
+        self._sums = torch.tensor(saved, dtype=torch.float64, device=device)
 
     def add(self, sums: torch.Tensor | None) -> None:
         """Add a step's sums, (2, names); None if the objective has no further values."""

@@ -208,8 +208,8 @@ def _hub_token(job: JobSpec, settings: Settings, store: _Store) -> Iterator[Faul
 def hub_token(
     settings: Settings, database: Database, scope: Scope, otherwise: str = ""
 ) -> Iterator[Fault]:
-    """A fault if no worker can push with the operator's token. Without a live worker, or with one
-    of an older release, nobody knows. `otherwise`: what the user can do without a token."""
+    """A fault if no worker can push with the operator's token. Without a live worker
+    nobody knows. `otherwise`: what the user can do without a token."""
     if scope.project not in (None, DEFAULT_PROJECT):
         message = (
             "Jobs of this project do not have the operator's Hub token: set one with `finetune "
@@ -221,7 +221,7 @@ def hub_token(
         return
     with database.read() as session:
         workers = queries.live_workers(session, settings.alive_seconds)
-    if workers and all(worker.has_hub_token is False for worker in workers):
+    if workers and not any(worker.has_hub_token for worker in workers):
         message = "No Hub token is set: set FINETUNE_HUB_TOKEN and restart the workers" + otherwise
         yield Fault(path="hub", code="no_hub_token", message=message)
 

@@ -93,7 +93,7 @@ class JobResult(BaseModel):
     )
     metric_for_best_model: str | None
     model_step: int | None = Field(
-        description="Step whose weights the finished model has; null for jobs of older releases."
+        description="Step whose weights the finished model has; null for a job that did not train."
     )
     samples: list[Json] = Field(description="A few predictions, in the task's own shape.")
     artifacts: list[Artifact]
@@ -285,7 +285,7 @@ def _best_metric(trained: Json) -> BestMetric | None:
 
 
 def _base_job(spec: Json) -> str | None:
-    """Of a stored spec, perhaps of an older release."""
+    """Of a stored spec."""
     resumed = spec.get("training", {}).get("resume_from")
     found: str | None = resumed["job"] if resumed else spec["model"].get("job")
     return found

@@ -79,7 +79,7 @@ class Project(Limits):
         return cls(
             id=row.id,
             name=row.name,
-            mlflow_name=row.mlflow_name or row.name,
+            mlflow_name=row.mlflow_name,
             created_at=row.created_at,
             archived_at=row.archived_at,
             **limits,

@@ -68,9 +68,7 @@ class Worker(BaseModel):
         "the "
         "GPU is not used, or why there is no GPU."
     )
-    slots: int | None = Field(
-        description="How many stages it runs at once; null for a worker of an older release."
-    )
+    slots: int = Field(description="How many stages it runs at once.")
     version: str
     started_at: datetime
     last_seen_at: datetime

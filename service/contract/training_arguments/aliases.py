@@ -1,4 +1,5 @@
-"""Names of older releases for options of `training`, and two names with different values.
+"""Names of older releases of transformers for options of `training`, and two names with different
+values.
 
 A dump of TrainingArguments has both names of an option, so an older name at its default has no
 effect. Any other two names of one option must agree: choosing one of them in silence would train
@@ -22,13 +23,13 @@ ALIASES: Final[dict[str, str]] = {
     "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
 }
 
-# Switches of older releases → the option and the value that they mean.
+# Switches of older releases of transformers → the option and the value that they mean.
 SWITCHES: Final[dict[str, tuple[str, str]]] = {
     "adafactor": ("optim", "adafactor"),
     "group_by_length": ("train_sampling_strategy", "group_by_length"),
 }
 
-# Values of older releases → those that replaced them.
+# Values of older releases of transformers → those that replaced them.
 OLDER_VALUES: Final[dict[str, dict[str, str]]] = {
     "optim": {"adamw_hf": "adamw_torch"},
 }

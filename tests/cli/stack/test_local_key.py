@@ -19,7 +19,9 @@ HERE = "http://127.0.0.1:8123"
 @pytest.fixture
 def running(home: Path, store: Database) -> Path:
     """The home of a stack that runs and has made its key."""
-    write_address(home, StackAddress(pid=os.getpid(), url=HERE, mlflow_url=None))
+    write_address(
+        home, StackAddress(pid=os.getpid(), url=HERE, mlflow_url=None, home=home.resolve())
+    )
     assert local_key.ensure(home, store)
     return home
 
@@ -77,7 +79,7 @@ class TestFind:
 
     def test_nothing_is_sent_while_no_stack_runs(self, running: Path) -> None:
         """Another user may listen on the port meanwhile."""
-        write_address(running, StackAddress(pid=2**22 + 1, url=HERE, mlflow_url=None))
+        write_address(running, StackAddress(pid=2**22 + 1, url=HERE, mlflow_url=None, home=running))
         assert local_key.find(running, HERE) is None
 
     def test_the_variable_takes_precedence(

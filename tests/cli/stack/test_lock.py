@@ -12,7 +12,9 @@ from service.cli.stack.lock import StackAddress, StackRunningError
 
 class TestHold:
     def test_a_second_one_is_refused_with_the_firsts_address(self, tmp_path: Path) -> None:
-        address = StackAddress(pid=os.getpid(), url="http://127.0.0.1:8123", mlflow_url=None)
+        address = StackAddress(
+            pid=os.getpid(), url="http://127.0.0.1:8123", mlflow_url=None, home=tmp_path.resolve()
+        )
         with lock.hold(tmp_path):
             lock.write_address(tmp_path, address)
             with (
@@ -40,7 +42,9 @@ class TestHold:
 
 class TestReadAddress:
     def test_returns_what_was_written(self, tmp_path: Path) -> None:
-        address = StackAddress(pid=os.getpid(), url="http://a", mlflow_url="http://b")
+        address = StackAddress(
+            pid=os.getpid(), url="http://a", mlflow_url="http://b", home=tmp_path.resolve()
+        )
         lock.write_address(tmp_path, address)
         assert lock.read_address(tmp_path) == address
         lock.remove_address(tmp_path)
@@ -49,7 +53,9 @@ class TestReadAddress:
     def test_a_stack_whose_process_has_ended_is_none(self, tmp_path: Path) -> None:
         process = subprocess.Popen([sys.executable, "-c", ""])
         process.wait()
-        gone = StackAddress(pid=process.pid, url="http://a", mlflow_url=None)
+        gone = StackAddress(
+            pid=process.pid, url="http://a", mlflow_url=None, home=tmp_path.resolve()
+        )
         lock.write_address(tmp_path, gone)
         assert lock.read_address(tmp_path) is None
 
@@ -69,7 +75,9 @@ class TestReadAddress:
         def refuse(_pid: int, _signal: int) -> None:
             raise PermissionError
 
-        address = StackAddress(pid=os.getpid(), url="http://a", mlflow_url=None)
+        address = StackAddress(
+            pid=os.getpid(), url="http://a", mlflow_url=None, home=tmp_path.resolve()
+        )
         lock.write_address(tmp_path, address)
         monkeypatch.setattr(os, "kill", refuse)
         assert lock.read_address(tmp_path) == address

@@ -9,7 +9,6 @@ import torch
 from service.contract.spec import JobSpec
 from tests.training.support import Job, run
 from worker.training import build
-from worker.training.fast_paths import FastPaths
 from worker.training.kernels import cpu_dropout, fused_gelu
 from worker.training.kernels.cpu_dropout import keep_bits
 
@@ -147,6 +146,6 @@ class TestChoice:
         )
         model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(0.1))
         shown, names = repr(model[0]), list(model.state_dict())
-        build.install_fast_modules(model, spec, device, FastPaths())
+        build.install_fast_modules(model, spec, device)
         assert isinstance(model[1], cpu_dropout._FastDropout) == chosen
         assert (repr(model[0]), list(model.state_dict())) == (shown, names)

@@ -312,16 +312,10 @@ class TestChoice:
         """Whatever a comparison would say now."""
         kernels.sees_all = True
         kept = {"kernel": "efficient", "is_body": True, "first": 0}
-        recorded = {"attention": kept, "masks_checked": True}
+        recorded = {"attention": kept}
         why, chosen = self.choose(tmp_path, recorder, recorded, model="bert")
         assert (why, chosen) == (None, kept)
         assert (kernels.calls, recorder.events) == ([], [])
-
-    def test_of_an_older_release_is_padded(
-        self, kernels: PackedKernels, ampere: None, tmp_path: Path, recorder: Recorder
-    ) -> None:
-        why, chosen = self.choose(tmp_path, recorder, {})
-        assert (why is None, chosen, kernels.calls) == (False, {"kernel": "padded"}, [])
 
     def test_resumed_on_a_gpu_without_the_kernel(
         self,

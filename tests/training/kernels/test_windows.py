@@ -192,15 +192,3 @@ class TestGPU:
         assert inputs.fast_paths.chosen["attention"] == {"kernel": "padded"}
         (notice,) = recorder.of(Notice)
         assert attention_windows.REASONS["mask"] in notice.message
-
-    @pytest.mark.parametrize(("name", "packs"), [("phimoe", False), ("llama", True)])
-    def test_an_older_releases_choice_is_compared_again(
-        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, packs: bool
-    ) -> None:
-        capability(monkeypatch, (8, 0))
-        kept = {"kernel": "efficient", "is_body": False, "first": 0}
-        inputs = given(tmp_path, Recorder(), {"attention": kept})
-        with packed_kernels.on_the_cpu():
-            why = gpu_padding_free.install(model_of(name), spec(), CPU, inputs)
-        assert (why is None) == packs
-        assert inputs.fast_paths.chosen == {"attention": kept, "masks_checked": False}

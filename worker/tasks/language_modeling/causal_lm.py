@@ -51,13 +51,12 @@ class CausalLM:
         return lm_features.example_schema()
 
     def tokenization_settings(self, parameters: CausalLMSpec) -> Mapping[str, Any]:
-        settings = {
+        return {
             "format": lm_features.FORMAT_VERSION,
             "separate_documents": parameters.separate_documents,
             "keep_linebreaks": parameters.keep_linebreaks,
+            "packing": parameters.packing,
         }
-        # Nothing by default, so that data prepared by older releases keeps its address.
-        return settings if parameters.packing == "off" else {**settings, "packing": "bfd"}
 
     def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
         parameters = parameters_of(context.spec, CausalLMSpec)

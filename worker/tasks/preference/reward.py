@@ -125,7 +125,6 @@ class RewardObjective:
     def collate(self, features: list[Mapping[str, Any]]) -> Batch:
         whole = sequence_batches.collate(features, self._fill)
         batch = {name: whole[name] for name in (*_INPUTS, SEQUENCES)}
-        # Features that an earlier release has prepared have none.
         if features[0].get(MARGIN) is not None:
             margins = [feature[MARGIN] for feature in features]
             batch[MARGIN] = torch.tensor(margins, dtype=torch.float32)

@@ -151,24 +151,22 @@ def write(taken: Snapshot, folder: Path) -> None:
         (partial / "progress.json").write_text(json.dumps(taken.progress, indent=1))
 
 
-def precision_of(folder: Path) -> Precision | None:
-    """The precision of the training that wrote `folder`; None for older releases, which had no
-    choice. StageError(checkpoint_unreadable)."""
-    precision: Precision | None = _progress_of(folder).get("precision")
+def precision_of(folder: Path) -> Precision:
+    """The precision of the training that wrote `folder`. StageError(checkpoint_unreadable)."""
+    precision: Precision = _progress_of(folder)["precision"]
     return precision
 
 
 def machine_of(folder: Path) -> fingerprint.Facts:
-    """The machine of the training that wrote `folder`; empty for older releases.
-    StageError(checkpoint_unreadable)."""
-    found: fingerprint.Facts = _progress_of(folder).get("machine", {})
+    """The machine of the training that wrote `folder`. StageError(checkpoint_unreadable)."""
+    found: fingerprint.Facts = _progress_of(folder)["machine"]
     return found
 
 
 def fast_paths_of(folder: Path) -> dict[str, Any]:
-    """The fast paths that the training which wrote `folder` had chosen; empty for older releases.
+    """The fast paths that the training which wrote `folder` had chosen.
     StageError(checkpoint_unreadable)."""
-    chosen: dict[str, Any] = _progress_of(folder).get(fast_paths.KEY, {})
+    chosen: dict[str, Any] = _progress_of(folder)[fast_paths.KEY]
     return chosen
 
 
@@ -190,7 +188,7 @@ def restore(state: State, plan: Plan, folder: Path, *, same_length: bool = True)
         _require_intact(folder)
         saved = json.loads((folder / "progress.json").read_bytes())
         state.progress.load_state_dict(saved["progress"])
-        state.history.entries = saved.get("log_history", [])  # not in older releases
+        state.history.entries = saved["log_history"]
         if state.progress.batch_size is not None:
             plan = plan.with_batches_of(state.progress.batch_size)
         cursor = _cursor(plan, state.progress.step)
@@ -208,7 +206,7 @@ def restore(state: State, plan: Plan, folder: Path, *, same_length: bool = True)
         for name, part in state._common().items():
             part.load_state_dict(_read_torch(folder / f"{name}.pt"))
         losses = saved["loss_since_log"]
-        device, values = state.accelerator.device, saved.get("values_since_log", [])
+        device, values = state.accelerator.device, saved["values_since_log"]
         state.tally = LossTally(device, losses, state.ranks)
         state.values = ValueTally(state.values.names, device, values, state.ranks)
         # Last: nothing after it may draw random numbers.

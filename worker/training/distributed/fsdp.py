@@ -221,13 +221,13 @@ def in_job_precision(spec: JobSpec, device: torch.device, paths: FastPaths) -> J
     Weights gathered as float32 would be cast by autocast, which keeps the copies of all blocks for
     the backward pass: half a model more on each GPU, and twice the bytes sent. Weights gathered as
     bfloat16 are what autocast would compute. `spec` is unchanged on a CPU, and in a training that
-    began on a CPU or with a release without this choice.
+    began on one.
     """
     options = spec.resources.chosen_strategy
     if not isinstance(options, FSDPSpec) or options.mixed_precision_policy is not None:
         return spec
     halves = device.type == "cuda" and spec.training.bf16
-    chosen = paths.choose("fsdp_precision", lambda: _IN_HALVES if halves else None, before=None)
+    chosen = paths.choose("fsdp_precision", lambda: _IN_HALVES if halves else None)
     if chosen is None:
         return spec
     policy = MixedPrecisionPolicySpec.model_validate(chosen)

@@ -62,8 +62,7 @@ def choose_chunk_rows(
 ) -> int | None:
     """Tokens of a chunk on this GPU; None on a CPU, where the cache size decides.
 
-    Another chunk size rounds the sums differently, so a resumed training keeps its own. One that
-    began without this choice, on a CPU or with an older release, keeps small chunks.
+    Another chunk size rounds the sums differently, so a resumed training keeps its own.
     """
     if device.type != "cuda":
         return None
@@ -71,7 +70,7 @@ def choose_chunk_rows(
     def measure() -> int | None:
         return chunk_rows_for(linear.out_features, _free_bytes(device))
 
-    return paths.choose("rows_of_loss", measure, before=None)
+    return paths.choose("rows_of_loss", measure)
 
 
 def chunk_rows_for(vocabulary: int, free: int) -> int:

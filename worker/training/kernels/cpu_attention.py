@@ -27,8 +27,6 @@ from worker.training.kernels import cpu_dropout, equivalence_probe
 
 NAME: Final = "finetune_cpu"
 """The name of this attention in transformers."""
-UNCAST: Final = "finetune_cpu_uncast"
-"""The same without autocast's dtype, for trainings that began with an older release."""
 
 _TILE: Final = 1 << 20
 """Most weights that are computed at once. 8 x 12 heads of 512 tokens took 415 ms at once, and
@@ -51,10 +49,9 @@ takes no part in attention."""
 
 
 def register() -> None:
-    """Make the attention known to transformers under its names."""
-    for name, function in ((NAME, autocast_attention), (UNCAST, attention)):
-        AttentionInterface.register(name, function)
-        AttentionMaskInterface.register(name, _mask)
+    """Make the attention known to transformers under its name."""
+    AttentionInterface.register(NAME, autocast_attention)
+    AttentionMaskInterface.register(NAME, _mask)
 
 
 def autocast_attention(

@@ -34,8 +34,6 @@ from worker.training.objective import Batch, Features
 PATH: Final = "attention"
 """The key in a training's record of fast paths."""
 PADDED: Final[dict[str, Any]] = {"kernel": "padded"}
-_MASKS_CHECKED: Final = "masks_checked"
-"""The key of whether the choice was made by a release that refuses masks with windows."""
 _LOSS_SCALE: Final = 1024.0
 """Keeps float16 gradients from vanishing."""
 _INSTEAD: Final = (
@@ -76,12 +74,10 @@ def install(model: Any, spec: JobSpec, device: torch.device, given: ChoiceInputs
     dtype = compute_dtype(model, spec)
     paths = given.fast_paths
     measure = partial(_measured, model, spec, dtype, device, given)
-    chosen = paths.choose(PATH, measure, before=PADDED)
-    if chosen["kernel"] == "padded" and paths.resumed:
+    began = PATH in paths.chosen
+    chosen = paths.choose(PATH, measure)
+    if chosen["kernel"] == "padded" and began:
         return "cannot be used in this resumed training, which began with padded batches"
-    # Older releases lost windows in packed rows: their choice is not continued without a look.
-    if not paths.choose(_MASKS_CHECKED, lambda: True, before=False) and measure() == PADDED:
-        chosen = PADDED
     if chosen["kernel"] == "padded":
         return "gives other numbers on this machine, or fails: see the events of this job"
     capability = torch.cuda.get_device_capability(device)
