@@ -16,7 +16,6 @@ from service.store.keys import Grant
 from service.store.models import AuditRow
 from service.store.scope import EVERYTHING
 from tests.api.conftest import Server, running
-from tests.support.databases import on_sqlite
 from tests.support.projects import make_job_of, make_project
 
 SPEC = {
@@ -31,7 +30,6 @@ def log(server: Server, **params: Any) -> list[dict[str, Any]]:
     return data
 
 
-@on_sqlite
 class TestAudit:
     def test_a_submission(self, server: Server) -> None:
         answer = server.client.post("/v1/jobs", json=SPEC, headers={"X-Request-Id": "mine"})
@@ -98,7 +96,6 @@ class TestAudit:
         assert log(server, since="2100-01-01T00:00:00Z") == []
 
 
-@on_sqlite
 class TestRefusals:
     def test_a_wrong_key_and_a_missing_right(
         self, api_settings: Settings, database: Database

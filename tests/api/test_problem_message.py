@@ -9,7 +9,6 @@ import pytest
 from service.api.problem_message import message_of
 from service.api.schemas.problems import Problem
 from tests.api.factories import spec
-from tests.support.databases import on_sqlite
 
 
 def fault(number: int, message: str = "unknown field") -> dict[str, Any]:
@@ -52,7 +51,6 @@ class TestMessageOf:
         assert example["message"] == made
 
 
-@on_sqlite
 class TestAnswers:
     @pytest.mark.parametrize(
         ("method", "path", "expected"),

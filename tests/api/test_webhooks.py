@@ -9,11 +9,9 @@ from service.secret_box import SecretBox
 from service.store import webhooks
 from service.store.scope import EVERYTHING
 from tests.api.conftest import Server
-from tests.support.databases import on_sqlite
 from tests.support.factories import make_job
 from tests.support.projects import make_project
 
-pytestmark = on_sqlite
 URL = "https://ci.example.com/hooks"
 
 

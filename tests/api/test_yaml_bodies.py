@@ -4,7 +4,6 @@ import httpx
 import pytest
 
 from tests.api.factories import SPEC
-from tests.support.databases import on_sqlite
 
 SPEC_YAML = """
 # A comment
@@ -26,7 +25,6 @@ def post(
     return client.post(path, content=text, headers={"Content-Type": kind})
 
 
-@on_sqlite
 class TestYamlBodies:
     @pytest.mark.parametrize(
         "kind", ["application/yaml", "application/x-yaml", "text/yaml; charset=utf-8"]

@@ -368,7 +368,6 @@ class TestEnd:
 
 
 class TestAway:
-    @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
     @pytest.mark.parametrize("weather", [Weather.LOST, Weather.TRUNCATED])
     def test_cut_in_the_middle_loses_and_doubles_nothing(
         self, job: Job, mlflow_uri: str, client: MlflowClient, weather: Weather
@@ -442,7 +441,6 @@ class TestAway:
 
         job.update(ended_at=db_now(-seconds))
 
-    @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
     def test_a_silent_server_blocks_nobody(self, job: Job) -> None:
         import socket
         import time

@@ -19,7 +19,6 @@ from service.contract.failures import Failure, FailureCode
 from service.contract.predictions import PredictionResult
 from service.store.models import JobRow, PredictionRow
 from tests.api.conftest import Server
-from tests.support.databases import on_sqlite
 from tests.support.factories import claim_job, make_job
 from tests.support.job_rows import finished_job
 from tests.support.predictions import answered_by_thread
@@ -141,7 +140,6 @@ def test_offsets_count_characters_also_where_a_token_is_a_part_of_one() -> None:
     assert found.choices[0].logprobs.text_offset == [0, 1, 2, 2, 2, 3]
 
 
-@on_sqlite
 class TestChat:
     def test_calls_of_tools(self, server: Server, asking: openai.OpenAI) -> None:
         with answered_by_thread(server.database, result("<call>", message=CALL)):
@@ -255,7 +253,6 @@ FAILURES = [
 ]
 
 
-@on_sqlite
 class TestErrors:
     @pytest.mark.parametrize(("code", "status", "name", "retry"), FAILURES)
     def test_of_workers(
@@ -349,7 +346,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@on_sqlite
 @pytest.mark.parametrize(("changes", "param"), REFUSED)
 def test_nothing_is_ignored_in_silence(server: Server, changes: dict[str, Any], param: str) -> None:
     body = {"model": MODEL, "messages": HELLO, **changes}
@@ -359,7 +355,6 @@ def test_nothing_is_ignored_in_silence(server: Server, changes: dict[str, Any], 
     assert error["type"] == "invalid_request_error"
 
 
-@on_sqlite
 def test_what_changes_nothing_is_accepted(server: Server, asking: openai.OpenAI) -> None:
     with answered_by_thread(server.database, result("Hi")):
         completion = asking.chat.completions.create(
@@ -382,7 +377,6 @@ def test_what_changes_nothing_is_accepted(server: Server, asking: openai.OpenAI)
     assert completion.choices[0].message.content == "Hi"
 
 
-@on_sqlite
 class TestCompletions:
     def test_several_prompts(self, server: Server, asking: openai.OpenAI) -> None:
         with answered_by_thread(server.database, result("x", "y")):
@@ -435,7 +429,6 @@ class TestCompletions:
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
-@on_sqlite
 def test_a_text_that_another_worker_wrote_differently_is_no_answer(
     server: Server, asking: openai.OpenAI
 ) -> None:
@@ -446,7 +439,6 @@ def test_a_text_that_another_worker_wrote_differently_is_no_answer(
     assert raised.value.code == "answer_changed"
 
 
-@on_sqlite
 def test_the_seventeenth_prediction_of_a_project_is_refused(server: Server) -> None:
     register_worker(server.database)
     url = f"{server.url}/v1/completions"

@@ -6,7 +6,6 @@ import pytest
 from service.api.openai import errors
 from service.api.schemas.problems import Problem
 from tests.api.conftest import Server
-from tests.support.databases import on_sqlite
 
 
 def _problem(status: int, code: str, **more: object) -> Problem:
@@ -58,7 +57,6 @@ def test_param_is_the_first_field_that_is_wrong() -> None:
     assert errors.envelope(_problem(422, "invalid_request", errors=faults))["param"] == "purpose"
 
 
-@on_sqlite
 class TestAnswers:
     def test_a_path_of_openai_answers_with_the_envelope_alone(self, server: Server) -> None:
         answer = server.client.get("/v1/fine_tuning/none")

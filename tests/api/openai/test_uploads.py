@@ -19,7 +19,6 @@ from service.store.database import Database, db_now
 from service.store.models import FileRow, ProjectRow, RemovalRow, UploadPartRow, UploadRow
 from service.store.owner_models import DEFAULT_PROJECT
 from tests.api.conftest import Server
-from tests.support.databases import on_sqlite
 
 
 def begin(server: Server, size: int, **changes: Any) -> str:
@@ -136,7 +135,6 @@ class TestOpenAIClient:
         sweep(database, server)
         assert on_disk(server) == []
 
-    @on_sqlite
     def test_the_file_of_an_upload_expires_too(self, server: Server) -> None:
         after = {"anchor": "created_at", "seconds": 7200}
         upload_id = begin(server, 1, expires_after=after)
@@ -144,7 +142,6 @@ class TestOpenAIClient:
         assert file["expires_at"] == file["created_at"] + 7200
 
 
-@on_sqlite
 class TestParts:
     def test_at_once_and_in_another_order(self, server: Server) -> None:
         upload_id = begin(server, 8 * 50_000)
@@ -218,7 +215,6 @@ class TestComplete:
         assert code(wrong_sum) == (400, "checksum_mismatch")
         assert complete(server, upload_id, *ids).json()["status"] == "completed"
 
-    @on_sqlite
     @pytest.mark.parametrize("broken", [1, 2, 3, 4])
     def test_it_continues_after_a_failure(
         self, server: Server, monkeypatch: pytest.MonkeyPatch, broken: int
@@ -267,7 +263,6 @@ class TestLimits:
         assert complete(server, first, *ids).status_code == 200
         assert stored(database) == 10
 
-    @on_sqlite
     def test_wrong_announcements(self, server: Server) -> None:
         body = {"bytes": 1, "filename": "a", "mime_type": "a", "purpose": "evals"}
         for wrong, status, param in (
@@ -301,7 +296,6 @@ class TestSweep:
         with database.read() as session:
             assert session.scalar(select(UploadRow.id)) is None
 
-    @on_sqlite
     def test_not_while_it_is_completed(self, server: Server, database: Database) -> None:
         upload_id = begin(server, 2)
         part(server, upload_id, b"ab")
