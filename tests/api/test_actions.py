@@ -52,12 +52,6 @@ class TestPauseAndResume:
             resumed = client.post(f"/v1/jobs/{job_id}/resume").json()
             assert (resumed["state"], resumed["queue_position"]) == ("queued", 1)
 
-    def test_a_running_job(self, server: Server) -> None:
-        job_id = add_job(server.database, state="running", worker_id="w")
-        url = f"/v1/jobs/{job_id}"
-        assert server.client.post(f"{url}/pause").json()["state"] == "pausing"
-        assert server.client.post(f"{url}/resume").json()["state"] == "running"
-
     @pytest.mark.parametrize("action", ["pause", "resume"])
     @pytest.mark.parametrize(
         ("state", "code"),
@@ -146,13 +140,6 @@ class TestRetry:
         job = server.client.post(f"/v1/jobs/{job_id}/retry").json()
         assert (job["stage"], job["workspace_pruned_at"]) == ("prepare", None)
         assert events(server, job_id)[0]["data"]["missing"] == ["finished_model", "base_model"]
-
-    @pytest.mark.parametrize("state", ["queued", "running", "pausing", "paused", "succeeded"])
-    def test_refused(self, server: Server, state: str) -> None:
-        job_id = add_job(server.database, state=state)
-        answer = server.client.post(f"/v1/jobs/{job_id}/retry")
-        assert (answer.status_code, answer.json()["code"]) == (409, "wrong_state")
-        assert answer.json()["state"] == state
 
     def test_a_job_of_a_newer_version_is_left_alone(self, server: Server) -> None:
         job_id = failed_job(server, "train", spec_version=SPEC_VERSION + 1)

@@ -1,7 +1,5 @@
 """Uploads in parts: through the openai client, and against what clients and crashes do to them."""
 
-import hashlib
-import secrets
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -73,47 +71,6 @@ def stored(database: Database) -> int:
 
 
 class TestOpenAIClient:
-    def test_a_file_in_chunks(self, server: Server, client: openai.OpenAI, tmp_path: Path) -> None:
-        content = secrets.token_bytes(700_001)
-        path = tmp_path / "rows.jsonl"
-        path.write_bytes(content)
-        upload = client.uploads.upload_file_chunked(
-            file=path,
-            mime_type="text/jsonl",
-            purpose="fine-tune",
-            part_size=100_000,
-            md5=hashlib.md5(content).hexdigest(),
-        )
-        assert (upload.status, upload.bytes, upload.filename) == (
-            "completed",
-            700_001,
-            "rows.jsonl",
-        )
-        assert upload.expires_at - upload.created_at == 3600
-        assert upload.model_extra == {}
-        file = upload.file
-        assert file is not None
-        assert (file.bytes, file.purpose, file.expires_at) == (700_001, "fine-tune", None)
-        assert client.files.retrieve(file.id) == file
-        assert client.files.wait_for_processing(file.id) == file
-        assert client.files.content(file.id).read() == content
-        assert file.model_extra is not None
-        assert file.model_extra["sha256"] == hashlib.sha256(content).hexdigest()
-        assert on_disk(server) == [f"files/{file.id}"]
-
-    def test_create_part_cancel(self, server: Server, client: openai.OpenAI) -> None:
-        upload = client.uploads.create(
-            bytes=3, filename="a", mime_type="text/plain", purpose="user_data"
-        )
-        made = client.uploads.parts.create(upload.id, data=b"abc")
-        assert (made.object, made.upload_id, made.model_extra) == ("upload.part", upload.id, {})
-        for _ in range(2):
-            assert client.uploads.cancel(upload.id).status == "cancelled"
-        with pytest.raises(openai.ConflictError) as caught:
-            client.uploads.parts.create(upload.id, data=b"abc")
-        assert caught.value.code == "upload_not_pending"
-        assert on_disk(server) == []
-
     def test_a_file_that_expires(
         self, server: Server, client: openai.OpenAI, database: Database
     ) -> None:
@@ -134,12 +91,6 @@ class TestOpenAIClient:
         assert list(client.files.list()) == []
         sweep(database, server)
         assert on_disk(server) == []
-
-    def test_the_file_of_an_upload_expires_too(self, server: Server) -> None:
-        after = {"anchor": "created_at", "seconds": 7200}
-        upload_id = begin(server, 1, expires_after=after)
-        file = complete(server, upload_id, part(server, upload_id, b"a")).json()["file"]
-        assert file["expires_at"] == file["created_at"] + 7200
 
 
 class TestParts:
