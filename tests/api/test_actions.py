@@ -250,19 +250,6 @@ class TestDelete:
         page = server.client.get(f"/v1/jobs/{clone}").json()
         assert (page["state"], page["cloned_from"]) == ("queued", job_id)
 
-    @pytest.mark.parametrize("state", ["queued", "running", "pausing", "paused", "cancelling"])
-    def test_refused_until_it_has_ended(self, server: Server, state: str) -> None:
-        job_id = add_job(server.database, state=state)
-        answer = server.client.delete(f"/v1/jobs/{job_id}")
-        problem = answer.json()
-        assert (answer.status_code, problem["code"], problem["state"]) == (
-            409,
-            "wrong_state",
-            state,
-        )
-        assert "cancel it first" in problem["detail"]
-        assert server.client.get(f"/v1/jobs/{job_id}").status_code == 200
-
     def test_its_idempotency_key_is_free_again(self, client: httpx.Client) -> None:
         key = {"Idempotency-Key": "k"}
         first = client.post("/v1/jobs", json=SPEC, headers=key).json()["id"]

@@ -16,6 +16,7 @@ from service.store.keys import Grant
 from service.store.models import AuditRow
 from service.store.scope import EVERYTHING
 from tests.api.conftest import Server, running
+from tests.support.databases import on_both
 from tests.support.projects import make_job_of, make_project
 
 SPEC = {
@@ -133,6 +134,7 @@ class TestRefusals:
         assert 10 <= len(rows) <= 20
 
 
+@on_both
 class TestAppendOnly:
     def write(self, database: Database, days_ago: int = 0) -> None:
         with database.write() as session:

@@ -48,14 +48,6 @@ class TestQueuedJobs:
         assert statuses == {201: 7, 429: 43}
         assert len(server.client.get("/v1/jobs?limit=100").json()["data"]) == 7
 
-    def test_the_answer(self, server: Server) -> None:
-        limit(server.database, max_queued_jobs=0)
-        answer = server.client.post("/v1/jobs", json=SPEC)
-        problem = answer.json()
-        assert (answer.status_code, problem["code"]) == (429, "quota_exceeded")
-        assert (problem["quota"], problem["limit"], problem["used"]) == ("max_queued_jobs", 0, 0)
-        assert int(answer.headers["Retry-After"]) > 0
-
     def test_a_retry_needs_room_too(self, server: Server) -> None:
         job_id = make_job_of(server.database, "default")
         put(server.database, job_id, state="failed", stage="prepare")

@@ -59,14 +59,6 @@ class TestYamlBodies:
         assert answer.status_code == 422
         assert [fault["path"] for fault in answer.json()["errors"]] == ["priorty"]
 
-    def test_a_patch_of_a_clone(self, client: httpx.Client) -> None:
-        original = post(client, SPEC_YAML + "name: first\n").json()
-        path = f"/v1/jobs/{original['id']}/clone"
-        clone = post(client, "name:\ntraining: {learning_rate: 1e-4}\n", path)
-        assert clone.status_code == 201
-        assert clone.json()["spec"]["training"]["learning_rate"] == 1e-4
-        assert clone.json()["name"] is None
-
     @pytest.mark.parametrize(
         ("text", "detail"),
         [

@@ -20,6 +20,7 @@ from service.store.models import SearchRow
 from service.store.scope import EVERYTHING
 from tests.searches.conftest import Bench
 from tests.searches.simulated_worker import missing_column, search_spec
+from tests.support.databases import on_both
 from tests.support.services import free_port
 from worker.tracking import search_shipper, shipper
 from worker.tracking.search_content import Progress, own_tags
@@ -224,6 +225,7 @@ class TestRun:
         assert runs(client, search) == []
 
 
+@on_both
 class TestContent:
     def test_while_it_lives_and_at_its_end(
         self, search: Search, client: MlflowClient, tmp_path: Path

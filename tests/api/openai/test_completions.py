@@ -1,6 +1,5 @@
 """Chat completions and completions, asked for with OpenAI's own client; a thread is the worker."""
 
-import asyncio
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args
@@ -186,14 +185,6 @@ class TestChat:
         assert [chunk.choices[0].finish_reason for chunk in (told[-1], finish)] == [None, "stop"]
         assert (usage.choices, usage.usage and usage.usage.total_tokens) == ([], 7)
 
-    def test_the_client_s_own_accumulation(self, server: Server, asking: openai.OpenAI) -> None:
-        with (
-            answered_by_thread(server.database, result("a", "b")),
-            asking.chat.completions.stream(model=MODEL, messages=HELLO, n=2) as stream,
-        ):
-            completion = stream.get_final_completion()
-        assert [choice.message.content for choice in completion.choices] == ["a", "b"]
-
     def test_tools_are_streamed_when_they_are_whole(
         self, server: Server, asking: openai.OpenAI
     ) -> None:
@@ -206,15 +197,6 @@ class TestChat:
         assert message.content == ""
         assert message.tool_calls is not None
         assert message.tool_calls[0].function.name == "weather"
-
-    def test_the_asynchronous_client(self, server: Server, asking: openai.OpenAI) -> None:
-        async def ask() -> str | None:
-            async with openai.AsyncOpenAI(base_url=asking.base_url, api_key="x") as client:
-                found = await client.chat.completions.create(model=MODEL, messages=HELLO)
-                return found.choices[0].message.content
-
-        with answered_by_thread(server.database, result("Hi")):
-            assert asyncio.run(ask()) == "Hi"
 
     def test_a_failure_in_a_stream_is_an_error(self, server: Server, asking: openai.OpenAI) -> None:
         failure = Failure.of(FailureCode.SEQUENCE_TOO_LONG, "9 tokens.", action="Shorten it.")
@@ -290,14 +272,6 @@ class TestErrors:
         with pytest.raises(openai.BadRequestError) as raised:
             asking.completions.create(model="/etc", prompt="a")
         assert raised.value.param == "model"
-
-    def test_without_a_worker(self, server: Server) -> None:
-        body = {"model": MODEL, "messages": HELLO}
-        answer = server.client.post("/v1/chat/completions", json=body)
-        assert (answer.status_code, answer.headers["Retry-After"]) == (503, "2")
-        assert answer.json()["error"]["code"] == "no_worker"
-        assert "finetune worker --queues cpu" in answer.json()["error"]["message"]
-        assert states(server) == []
 
     def test_while_all_workers_train(self, server: Server, asking: openai.OpenAI) -> None:
         claim_job(server.database, make_job(server.database), "worker-1")

@@ -17,6 +17,7 @@ from service.store.database import Database, db_now
 from service.store.models import FileRow, ProjectRow, RemovalRow, UploadPartRow, UploadRow
 from service.store.owner_models import DEFAULT_PROJECT
 from tests.api.conftest import Server
+from tests.support.databases import on_both
 
 
 def begin(server: Server, size: int, **changes: Any) -> str:
@@ -141,6 +142,7 @@ class TestParts:
         part(server, begin(server, size), b"a" * size)
 
 
+@on_both
 class TestComplete:
     def test_a_repeated_one_answers_the_same(self, server: Server) -> None:
         upload_id = begin(server, 4)
@@ -189,6 +191,7 @@ class TestComplete:
         assert on_disk(server) == [f"files/{file['id']}"]
 
 
+@on_both
 class TestLimits:
     def test_open_uploads(self, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(uploads, "MOST_OPEN", 2)
@@ -228,6 +231,7 @@ class TestLimits:
                 assert answer.json()["error"]["param"] == param
 
 
+@on_both
 class TestSweep:
     def test_an_expired_one(self, server: Server, database: Database) -> None:
         upload_id = begin(server, 2)
