@@ -75,6 +75,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     chosen = items if config.getoption("databases") == "all" else databases.default(items)
+    if left_out := set(items).difference(chosen):
+        config.hook.pytest_deselected(items=left_out)
     items[:] = distribution.in_order(chosen)
 
 
