@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo up test coverage heavy deepspeed lint chaos mutants containers cgroups bench docs client-types site \
+.PHONY: help demo up test coverage heavy openai-clients deepspeed lint chaos mutants containers cgroups bench docs client-types site \
 	constraints locks sbom audit pin-images clean
 
 VENV := .venv
@@ -21,7 +21,8 @@ DEEPSPEED := $(CURDIR)/$(VENV)/deepspeed
 # For a test. In a separate folder, because it asks for an older typer than the service has; the
 # other packages that it needs are those of the tests.
 CLIENT_GENERATOR := openapi-python-client ruamel.yaml
-# Older releases of the client, each in a folder of its own: the tests' own packages have the newest.
+# Older releases of the client, each in a folder of its own: the tests' own packages have the newest,
+# which is enough for every change.
 OPENAI_CLIENTS := $(wildcard tests/openai_clients/openai-*.txt)
 # Makes client/finetune_client/types.py; `make constraints` keeps their versions.
 TYPES_GENERATOR := datamodel-code-generator argcomplete genson inflect jaraco.functools more-itertools typeguard
@@ -53,6 +54,9 @@ coverage: $(VENV)/.dev ## Run the tests and print the lines that they do not run
 
 heavy: $(VENV)/.dev ## Run the tests that take too long for every change
 	$(BIN)/python -m pytest -m heavy $(ARGS)
+
+openai-clients: $(VENV)/.openai-clients ## Run the tests with each supported release of the openai package
+	$(BIN)/python -m pytest -m "heavy or not heavy" tests/openai_clients $(ARGS)
 
 deepspeed: $(VENV)/.deepspeed ## Run the tests of `strategy: deepspeed`, with the package in a separate folder
 	PYTHONPATH="$(DEEPSPEED):$(CURDIR)" \
@@ -146,15 +150,18 @@ $(VENV)/.demo: pyproject.toml client/pyproject.toml constraints.txt | $(BIN)/pyt
 	$(INSTALL) -e ./client -e '.[worker,embedded,demo]'
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml client/pyproject.toml constraints.txt $(OPENAI_CLIENTS) | $(BIN)/python
+$(VENV)/.dev: pyproject.toml client/pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing into $(VENV); this takes about two minutes."
 	$(INSTALL) -e ./client -e '.[dev]'
 	$(INSTALL) --no-deps --upgrade --target "$(CURDIR)/$(VENV)/openapi-python-client" $(CLIENT_GENERATOR)
+	$(INSTALL) --no-deps --upgrade --target "$(CURDIR)/$(VENV)/datamodel-code-generator" $(TYPES_GENERATOR)
+	@touch $(VENV)/.demo $@
+
+$(VENV)/.openai-clients: $(VENV)/.dev $(OPENAI_CLIENTS)
 	for file in $(OPENAI_CLIENTS); do \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
 		--target "$(CURDIR)/$(VENV)/clients/$$(basename $$file .txt)" -r $$file || exit 1; done
-	$(INSTALL) --no-deps --upgrade --target "$(CURDIR)/$(VENV)/datamodel-code-generator" $(TYPES_GENERATOR)
-	@touch $(VENV)/.demo $@
+	@touch $@
 
 $(VENV)/.docs: pyproject.toml client/pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) -e ./client -e '.[docs]'

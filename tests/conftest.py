@@ -1,7 +1,7 @@
 """Fixtures that every room shares: real databases and brokers.
 
-A test that asks for `database` runs on SQLite and on Postgres, or on one of them where
-`tests/support/databases.py` says so; one that asks for `broker_url` on Valkey and on Redis. Where a
+A test that asks for `database` runs on SQLite, on Postgres or on both, as
+`tests/support/databases.py` decides; one that asks for `broker_url` on Valkey and on Redis. Where a
 server cannot be had the test is skipped with the reason, unless CI=true or
 FINETUNE_TEST_REQUIRE_ALL=1, where nothing may be left out.
 """
@@ -22,7 +22,7 @@ from service.store import database, schema
 from service.store.database import Database, db_now
 from service.store.models import Base, ProjectRow
 from service.store.owner_models import DEFAULT_PROJECT
-from tests.support import distribution, mlflow_server, services, shared_servers
+from tests.support import databases, distribution, mlflow_server, services, shared_servers
 from tests.support.packages import UnavailableError
 
 # Stages are started with -P, and some of those that tests start are modules of the tests.
@@ -58,14 +58,26 @@ _EMPTY = text(
 )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--databases",
+        choices=["default", "all"],
+        default="default",
+        help="all: every test with a database on SQLite and on Postgres, as before a release",
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """The process that starts pytest-xdist's others owns the servers that they share."""
     if not hasattr(config, "workerinput"):
         shared_servers.folder()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items[:] = distribution.in_order(items)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    chosen = items if config.getoption("databases") == "all" else databases.default(items)
+    if left_out := set(items).difference(chosen):
+        config.hook.pytest_deselected(items=left_out)
+    items[:] = distribution.in_order(chosen)
 
 
 def pytest_collection_finish() -> None:

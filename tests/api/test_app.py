@@ -15,7 +15,6 @@ from service.store import claims
 from tests.api.conftest import Server, running
 from tests.api.factories import SPEC
 from tests.api.first_answer import first_answer
-from tests.support.databases import on_sqlite
 from tests.support.job_rows import put
 from tests.support.previews import claim_preview, make_preview
 from tests.support.projects import make_job_of, make_project
@@ -127,7 +126,6 @@ class TestProblems:
         }
 
 
-@on_sqlite
 class TestBodyLimit:
     def test_announced(self, server: Server) -> None:
         body = b" " * (server.settings.max_body_bytes + 1)
@@ -148,7 +146,6 @@ class TestBodyLimit:
         assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
 
 
-@on_sqlite
 class TestRequestId:
     def test_is_taken_over(self, client: httpx.Client) -> None:
         answer = client.get("/health/live", headers={"X-Request-Id": "mine-1"})
@@ -255,7 +252,6 @@ class TestMetrics:
         assert len(found) == 2 * len(JobState)
 
 
-@on_sqlite
 class TestSlowClient:
     def test_half_a_request_is_dropped(self, server: Server) -> None:
         address = ("127.0.0.1", int(server.url.rpartition(":")[2]))

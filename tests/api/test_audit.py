@@ -16,7 +16,7 @@ from service.store.keys import Grant
 from service.store.models import AuditRow
 from service.store.scope import EVERYTHING
 from tests.api.conftest import Server, running
-from tests.support.databases import on_sqlite
+from tests.support.databases import on_both
 from tests.support.projects import make_job_of, make_project
 
 SPEC = {
@@ -31,7 +31,6 @@ def log(server: Server, **params: Any) -> list[dict[str, Any]]:
     return data
 
 
-@on_sqlite
 class TestAudit:
     def test_a_submission(self, server: Server) -> None:
         answer = server.client.post("/v1/jobs", json=SPEC, headers={"X-Request-Id": "mine"})
@@ -98,7 +97,6 @@ class TestAudit:
         assert log(server, since="2100-01-01T00:00:00Z") == []
 
 
-@on_sqlite
 class TestRefusals:
     def test_a_wrong_key_and_a_missing_right(
         self, api_settings: Settings, database: Database
@@ -136,6 +134,7 @@ class TestRefusals:
         assert 10 <= len(rows) <= 20
 
 
+@on_both
 class TestAppendOnly:
     def write(self, database: Database, days_ago: int = 0) -> None:
         with database.write() as session:

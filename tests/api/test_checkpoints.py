@@ -170,11 +170,6 @@ class TestFollowUps:
         assert (answer.status_code, answer.json()["code"]) == (409, "wrong_state")
         assert server.client.post(f"{url.rpartition('/')[0]}/11/promote").status_code == 404
 
-    def test_promote_what_is_gone(self, server: Server) -> None:
-        url, _ = add(server, job_id=self.ended(server), pruned_at=db_now())
-        answer = server.client.post(f"{url}/promote")
-        assert (answer.status_code, answer.json()["code"]) == (410, "checkpoint_gone")
-
     def test_publish(self, server: Server) -> None:
         job_url = f"/v1/jobs/{self.ended(server)}"
         page = server.client.post(f"{job_url}/publish", json={"model_id": "org/m"}).json()
@@ -194,11 +189,3 @@ class TestFollowUps:
         answer = server.client.post(f"/v1/jobs/{self.ended(server)}/publish", json=body)
         assert answer.status_code == 422
         assert [fault["path"] for fault in answer.json()["errors"]] == [path]
-
-    def test_publish_without_a_model(self, server: Server) -> None:
-        removed = self.ended(server, workspace_pruned_at=START)
-        answer = server.client.post(f"/v1/jobs/{removed}/publish", json={"model_id": "org/m"})
-        assert answer.status_code == 410
-        empty = add_job(server.database, state="failed", ended_at=START)
-        answer = server.client.post(f"/v1/jobs/{empty}/publish", json={"model_id": "org/m"})
-        assert answer.status_code == 409

@@ -9,7 +9,7 @@ import pytest
 
 from tests.api.conftest import Server
 from tests.api.factories import add_job
-from tests.support.databases import on_postgres, on_sqlite
+from tests.support.databases import on_postgres
 
 pytestmark = pytest.mark.long
 
@@ -26,7 +26,6 @@ checks.not_a_server_error.expected-statuses = ["2xx", "4xx", 503]
 
 
 class TestConformance:
-    @on_sqlite  # most faults do not depend on the database
     def test_positive_and_negative_data(self, server: Server, tmp_path: Path) -> None:
         run(server, tmp_path, "--phases", "examples,fuzzing", "--max-examples", "5")
 

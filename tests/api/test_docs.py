@@ -9,13 +9,11 @@ from service.settings import Settings
 from service.store import keys
 from service.store.database import Database
 from tests.api.conftest import running
-from tests.support.databases import on_sqlite
 
 _REFERENCE = re.compile(r'(?:src|href|action)="([^"]*)"')
 _FOREIGN = re.compile(r"(?:https?:)?//[\w.-]+\.\w+")
 
 
-@on_sqlite
 class TestPage:
     def test_every_file_that_it_names_is_served_here(self, client: httpx.Client) -> None:
         page = client.get("/docs")

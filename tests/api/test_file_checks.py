@@ -14,9 +14,6 @@ from service.api import file_checks
 from tests.api.conftest import Server
 from tests.data.squad_sample import squad_file
 
-# The checks are the same with either database.
-pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-
 
 def upload(client: httpx.Client, content: bytes) -> str:
     form = {"files": {"file": ("a.bin", content)}, "data": {"purpose": "fine-tune"}}

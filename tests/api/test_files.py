@@ -2,7 +2,6 @@
 
 import hashlib
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,34 +38,6 @@ def left(server: Server) -> list[str]:
 
 
 class TestOpenAIClient:
-    def test_create_retrieve_content_list_delete(self, server: Server) -> None:
-        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
-        content = b"line\n" * 400_000  # 2 MB: more than one write
-        made = client.files.create(file=("train.jsonl", content), purpose="fine-tune")
-        assert (made.object, made.bytes, made.filename) == ("file", len(content), "train.jsonl")
-        assert (made.purpose, made.status) == ("fine-tune", "processed")
-        assert abs(made.created_at - time.time()) < 60
-        assert made.model_extra is not None
-        assert made.model_extra["sha256"] == hashlib.sha256(content).hexdigest()
-        assert client.files.retrieve(made.id) == made
-        assert client.files.content(made.id).read() == content
-        assert [file.id for file in client.files.list()] == [made.id]
-        assert client.files.delete(made.id).deleted is True
-        assert left(server) == []
-        with pytest.raises(openai.NotFoundError) as caught:
-            client.files.retrieve(made.id)
-        assert caught.value.code == "file_not_found"
-        client.close()
-
-    def test_pages_by_itself(self, server: Server) -> None:
-        ids = [upload(server.client, name=f"{number}.csv") for number in range(5)]
-        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
-        assert [file.id for file in client.files.list(limit=2)] == ids[::-1]
-        assert [file.id for file in client.files.list(limit=2, order="asc")] == ids
-        assert [file.id for file in client.files.list(after=ids[2])] == ids[1::-1]
-        assert list(client.files.list(purpose="fine-tune")) == []
-        client.close()
-
     def test_a_file_that_a_job_needs_is_kept_and_not_asked_for_again(self, server: Server) -> None:
         file_id = upload(server.client)
         body = spec(dataset={"source": "upload", "train": file_id})

@@ -15,7 +15,6 @@ from service.api.openapi import EXAMPLE_JOBS
 from service.contract.spec import JobSpec
 from tests.api.conftest import Server
 from tests.api.factories import SPEC
-from tests.support.databases import on_sqlite
 
 # `make` installs it there: it asks for an older typer than the service's.
 GENERATOR = Path(sys.prefix) / "openapi-python-client"
@@ -62,7 +61,6 @@ def operation(tag: str, name: str) -> Any:
     return importlib.import_module(f"finetune_api.api.{tag}.{name}").sync
 
 
-@on_sqlite
 class TestGeneratedClient:
     def test_uploads_submits_reads_lists_and_names_problems(
         self, client: Any, server: Server, monkeypatch: pytest.MonkeyPatch

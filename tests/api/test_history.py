@@ -11,9 +11,11 @@ from service.store.models import (
 from tests.api.conftest import Server
 from tests.api.factories import START, add_job
 from tests.api.stage_results import artifact
+from tests.support.databases import on_both
 from tests.support.job_rows import add_checkpoint
 
 
+@on_both
 class TestHistory:
     def test_events_in_pages(self, server: Server) -> None:
         job_id = add_job(server.database)

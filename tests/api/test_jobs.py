@@ -13,6 +13,7 @@ from service.store.models import (
 )
 from tests.api.conftest import Server
 from tests.api.factories import SPEC, START, add_job, spec
+from tests.support.databases import on_both
 
 
 class TestCreateJob:
@@ -42,15 +43,6 @@ class TestCreateJob:
     def test_a_key_that_is_none(self, client: httpx.Client, key: str) -> None:
         answer = client.post("/v1/jobs", json=SPEC, headers={"Idempotency-Key": key})
         assert answer.status_code == 422
-
-    def test_a_wrong_spec_names_every_fault(self, client: httpx.Client) -> None:
-        answer = client.post("/v1/jobs", json=spec(priority=10, nam="x"))
-        problem = answer.json()
-        assert (answer.status_code, problem["code"]) == (422, "invalid_spec")
-        assert problem["title"] == "Invalid spec: 2 errors"
-        assert problem["detail"] == "`errors` lists each with its path and what is allowed there."
-        assert [fault["path"] for fault in problem["errors"]] == ["nam", "priority"]
-        assert client.get("/v1/jobs").json()["data"] == []
 
 
 class TestValidateJob:
@@ -149,6 +141,7 @@ class TestIgnoredOptions:
         assert [option["path"] for option in clone["ignored"]] == ["training.past_index"]
 
 
+@on_both
 class TestListJobs:
     def ids(self, client: httpx.Client, **query: Any) -> list[str]:
         answer = client.get("/v1/jobs", params=query)
@@ -224,6 +217,7 @@ class TestListJobs:
         assert len(self.ids(client, created_after="0001-01-01T00:00:00+23:59")) == 3
 
 
+@on_both
 class TestGetJob:
     def test_a_running_job(self, server: Server) -> None:
         job_id = add_job(
@@ -317,18 +311,6 @@ class TestGetJob:
         shown = server.client.get(f"/v1/jobs/{job_id}").json()["failure"]
         assert shown == failure
         assert shown["action"].startswith("Check the slices")
-
-    def test_queue_position(self, server: Server) -> None:
-        later = START + timedelta(seconds=1)
-        second = add_job(server.database, priority=5)
-        third = add_job(server.database, priority=5, queued_at=later)
-        first = add_job(server.database, priority=1, queued_at=later)
-        add_job(server.database, priority=0, queue="gpu")
-        places = {
-            job: server.client.get(f"/v1/jobs/{job}").json()["queue_position"]
-            for job in (first, second, third)
-        }
-        assert places == {first: 1, second: 2, third: 3}
 
 
 class TestCancelJob:

@@ -70,16 +70,6 @@ class TestModelOfJob:
     ) -> None:
         assert words in str(refused(server, **model))
 
-    def test_a_needed_job_is_not_deleted(self, server: Server) -> None:
-        base = source(server)
-        needs = server.client.post("/v1/jobs", json=spec(model={"job": base})).json()["id"]
-        answer = server.client.delete(f"/v1/jobs/{base}")
-        assert (answer.status_code, answer.json()["code"]) == (409, "job_in_use")
-        assert answer.json()["jobs"] == [needs]
-        server.client.post(f"/v1/jobs/{needs}/cancel")
-        assert server.client.delete(f"/v1/jobs/{base}").status_code == 200
-        assert server.client.get(f"/v1/jobs/{needs}").json()["base_job"] == base
-
 
 class TestResumeFrom:
     def resumable(self, server: Server, **columns: Any) -> str:

@@ -20,7 +20,6 @@ from service.store.models import SessionRow
 from service.store.scope import EVERYTHING
 from tests.api.conftest import Server, running
 from tests.support import mlflow_server
-from tests.support.databases import on_sqlite
 
 AJAX = "/mlflow/ajax-api/2.0/mlflow"
 HTML = {"Accept": "text/html,application/xhtml+xml"}
@@ -82,7 +81,6 @@ def browser(server: Server, key: str) -> Iterator[httpx.Client]:
         yield client
 
 
-@on_sqlite
 class TestEntrance:
     @pytest.mark.parametrize(
         "path", ["/mlflow", "/mlflow/", "/mlflow/version", f"{AJAX}/experiments/search"]
@@ -123,7 +121,6 @@ def cookie_of(browser: httpx.Client) -> dict[str, str]:
     return {"Cookie": f"{cookie.name}={cookie.value}"}
 
 
-@on_sqlite
 class TestSession:
     def test_opens_mlflow_and_nothing_else(self, browser: httpx.Client, run: Run) -> None:
         assert browser.get("/mlflow/").status_code == 200
@@ -270,7 +267,6 @@ class TestLinks:
         assert Settings(public_url="https://ft/", **given).mlflow_users_url == url  # type: ignore[arg-type]
 
 
-@on_sqlite
 class TestRoles:
     """MLflow has no projects: whoever opens it sees all that is in it."""
 
@@ -322,7 +318,6 @@ class TestRoles:
             assert client.get("/mlflow/version").status_code == 401
 
 
-@on_sqlite
 class TestWhatIsServed:
     def test_experiments_cannot_be_made_at_all(self, bearer: httpx.Client) -> None:
         for body in ({"name": "mine"}, {"name": "mine", "artifact_location": "file:///etc"}):

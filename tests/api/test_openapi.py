@@ -15,7 +15,6 @@ from service.settings import Settings
 from service.store.models import JobRow
 from tests.api.conftest import Server
 from tests.api.factories import SPEC, add_job, spec
-from tests.support.databases import on_sqlite
 
 Json = dict[str, Any]
 SHORT_FORMS: list[Json] = [
@@ -157,7 +156,6 @@ class TestModels:
             errors_of(document, document["components"]["schemas"]["JobSpec"], spec(**change)) == []
         )
 
-    @on_sqlite
     def test_a_spec_of_an_older_release_is_answered_as_it_was_stored(self, server: Server) -> None:
         job_id = add_job(server.database)
         with server.database.write() as session:
@@ -196,7 +194,6 @@ class TestExamples:
                         seen.add(status)
         assert {"400", "401", "404", "409", "410", "413", "415", "416", "429", "503"} <= seen
 
-    @on_sqlite
     def test_of_the_spec_are_valid_in_form(self, document: Json, client: httpx.Client) -> None:
         content = document["paths"]["/v1/jobs"]["post"]["requestBody"]["content"]
         for example in content["application/json"]["examples"].values():

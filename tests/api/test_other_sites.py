@@ -7,7 +7,6 @@ import pytest
 from service.settings import Settings
 from service.store.database import Database
 from tests.api.conftest import Server, running
-from tests.support.databases import on_sqlite
 
 SPEC = (
     b'{"task": "question-answering", "model": {"name_or_path": "org/model"},'
@@ -22,7 +21,6 @@ def code(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["code"]
 
 
-@on_sqlite
 class TestHosts:
     @pytest.mark.parametrize(
         "host",
@@ -54,7 +52,6 @@ class TestHosts:
                 assert httpx.get(f"{url}/v1/jobs", headers={"Host": host}).status_code == status
 
 
-@on_sqlite
 class TestForgedRequests:
     @pytest.mark.parametrize(
         "headers",
@@ -92,7 +89,6 @@ class TestForgedRequests:
             assert httpx.post(f"{url}/v1/jobs", content=SPEC, headers=headers).status_code == 201
 
 
-@on_sqlite
 class TestEmbedding:
     @pytest.mark.parametrize("kind", ["script", "image", "iframe", "empty"])
     def test_another_site_includes_no_answer(self, client: httpx.Client, kind: str) -> None:
@@ -115,7 +111,6 @@ class TestEmbedding:
         assert "access-control-allow-origin" not in answer.headers
 
 
-@on_sqlite
 class TestCors:
     def test_off_by_default(self, client: httpx.Client) -> None:
         asked = {"Origin": EVIL, "Access-Control-Request-Method": "POST"}
@@ -144,7 +139,6 @@ class TestCors:
             assert code(other) == (403, "cross_site")
 
 
-@on_sqlite
 class TestProxies:
     def test_nobody_chooses_the_address_that_is_logged(self, api_settings: Settings) -> None:
         from service.api.server import options

@@ -9,7 +9,6 @@ from service.contract.failures import Failure, FailureCode
 from service.contract.predictions import PredictionResult
 from service.store.models import PredictionRow
 from tests.api.conftest import Server
-from tests.support.databases import on_sqlite
 from tests.support.job_rows import add_checkpoint, finished_job
 from tests.support.predictions import answered_by_thread, prediction
 from tests.support.previews import register_worker
@@ -42,7 +41,6 @@ def test_the_request_waits_for_the_answers(server: Server) -> None:
     assert (again.status_code, again.json()) == (200, body)
 
 
-@on_sqlite
 class TestPredict:
     def test_a_checkpoint(self, server: Server) -> None:
         job_id = finished_job(server.database)

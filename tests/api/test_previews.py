@@ -14,7 +14,6 @@ from service.contract.previews import PreviewResult
 from service.store.models import AuditRow, JobRow
 from tests.api.conftest import Server
 from tests.api.factories import spec
-from tests.support.databases import on_sqlite
 from tests.support.factories import claim_job, make_job
 from tests.support.previews import made_by_thread, register_worker
 
@@ -76,7 +75,6 @@ def test_the_request_waits_for_the_worker(server: Server) -> None:
     assert (again.status_code, again.json()) == (200, body)
 
 
-@on_sqlite
 def test_a_job_s_failure_is_part_of_the_answer(server: Server) -> None:
     register_worker(server.database)
     failure = Failure.of(FailureCode.MISSING_COLUMN, "no column")
@@ -87,7 +85,6 @@ def test_a_job_s_failure_is_part_of_the_answer(server: Server) -> None:
     assert body["result"]["splits"]["train"]["rows_bad"] == 1
 
 
-@on_sqlite
 class TestUnfinished:
     def test_without_a_worker_nobody_waits(self, server: Server) -> None:
         answer = post(server.client, wait=60)
@@ -137,7 +134,6 @@ class TestUnfinished:
         assert counts == [0, 0]
 
 
-@on_sqlite
 class TestRefusals:
     def test_a_wrong_spec_has_the_faults_of_a_job(self, client: httpx.Client) -> None:
         wrong = spec(training={"learning_rte": 1}, dataset={"source": "upload", "train": "file-0"})

@@ -3,13 +3,11 @@
 from typing import Any
 
 import httpx
-import openai
 import pytest
 
 from service.api.problem_message import message_of
 from service.api.schemas.problems import Problem
 from tests.api.factories import spec
-from tests.support.databases import on_sqlite
 
 
 def fault(number: int, message: str = "unknown field") -> dict[str, Any]:
@@ -52,7 +50,6 @@ class TestMessageOf:
         assert example["message"] == made
 
 
-@on_sqlite
 class TestAnswers:
     @pytest.mark.parametrize(
         ("method", "path", "expected"),
@@ -81,14 +78,3 @@ class TestAnswers:
         assert "2 errors: training.learning_rte: unknown field; did you mean" in message
         assert "`learning_rate`" in message
         assert "training.seed: " in message
-
-    def test_the_openai_client_has_it_in_its_error(self, client: httpx.Client) -> None:
-        with (
-            openai.OpenAI(base_url=f"{client.base_url}/v1", api_key="x") as theirs,
-            pytest.raises(openai.NotFoundError) as caught,
-        ):
-            theirs.files.retrieve("file-0")
-        assert isinstance(caught.value.body, dict)
-        assert caught.value.body["message"] in str(caught.value)
-        assert caught.value.body["message"].startswith("File not found")
-        assert caught.value.code == "file_not_found"

@@ -16,9 +16,6 @@ from service.store.scope import EVERYTHING
 from tests.api.conftest import Server, running
 from tests.api.factories import spec
 from tests.support import services
-from tests.support.databases import on_sqlite
-
-pytestmark = on_sqlite
 
 
 @pytest.fixture

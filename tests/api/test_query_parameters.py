@@ -9,10 +9,8 @@ import pytest
 from service.api.app import create_app
 from service.api.openai.errors import is_face
 from service.settings import Settings
-from tests.support.databases import on_sqlite
 
 
-@on_sqlite
 class TestUnknownParameters:
     @pytest.mark.parametrize(
         ("path", "expected"),

@@ -14,7 +14,6 @@ from service.store import keys
 from service.store.database import Database, db_now
 from service.store.keys import Grant
 from tests.api.conftest import Server, running
-from tests.support.databases import on_sqlite
 from tests.support.factories import claim_job
 from tests.support.job_rows import put
 from tests.support.projects import limit, make_job_of, make_project
@@ -49,16 +48,6 @@ class TestQueuedJobs:
         assert statuses == {201: 7, 429: 43}
         assert len(server.client.get("/v1/jobs?limit=100").json()["data"]) == 7
 
-    @on_sqlite
-    def test_the_answer(self, server: Server) -> None:
-        limit(server.database, max_queued_jobs=0)
-        answer = server.client.post("/v1/jobs", json=SPEC)
-        problem = answer.json()
-        assert (answer.status_code, problem["code"]) == (429, "quota_exceeded")
-        assert (problem["quota"], problem["limit"], problem["used"]) == ("max_queued_jobs", 0, 0)
-        assert int(answer.headers["Retry-After"]) > 0
-
-    @on_sqlite
     def test_a_retry_needs_room_too(self, server: Server) -> None:
         job_id = make_job_of(server.database, "default")
         put(server.database, job_id, state="failed", stage="prepare")
@@ -67,7 +56,6 @@ class TestQueuedJobs:
         assert (answer.status_code, answer.json()["code"]) == (429, "quota_exceeded")
 
 
-@on_sqlite
 class TestPriority:
     def test_a_more_urgent_one_is_refused(self, server: Server) -> None:
         limit(server.database, highest_priority=6)
@@ -83,7 +71,6 @@ class TestPriority:
         assert made["spec"]["priority"] == 6
 
 
-@on_sqlite
 class TestValidation:
     """It says what POST would say at the same moment."""
 
@@ -131,7 +118,6 @@ class TestValidation:
         assert list(self.faults(server, {**SPEC, "name": 1})) == ["name"]
 
 
-@on_sqlite
 class TestBytes:
     def test_an_upload_without_room(self, server: Server) -> None:
         limit(server.database, max_bytes=1000)
@@ -155,7 +141,6 @@ class TestBytes:
         assert (answer.status_code, answer.json()["code"]) == (413, "quota_exceeded")
 
 
-@on_sqlite
 class TestGpus:
     def test_a_job_over_the_quota_says_so(self, server: Server) -> None:
         from service.store import workers
@@ -176,7 +161,6 @@ class TestGpus:
         assert waiting["reason"] != "over_quota"
 
 
-@on_sqlite
 class TestRate:
     def test_a_project_that_asks_too_often(
         self, api_settings: Settings, database: Database
@@ -215,7 +199,6 @@ class TestBucket:
         assert bucket.take(0.1, 10.0) == 0
 
 
-@on_sqlite
 class TestUsage:
     def test_by_project_and_day(self, server: Server) -> None:
         make_project(server.database, "other")

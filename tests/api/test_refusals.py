@@ -9,7 +9,6 @@ import pytest
 from service.store import workers
 from tests.api.conftest import Server
 from tests.api.factories import SPEC, spec
-from tests.support.databases import on_sqlite
 from tests.support.job_rows import WORKER, finished_job
 
 _HUB = spec(hub={"model_id": "org/result"})
@@ -21,7 +20,6 @@ _NO_TOKEN = {
 }
 
 
-@on_sqlite
 class TestHubToken:
     @pytest.mark.parametrize(
         ("have_tokens", "is_refused"),
@@ -60,7 +58,6 @@ class TestHubToken:
         assert clone.json()["errors"] == [_NO_TOKEN]
 
 
-@on_sqlite
 class TestTimeout:
     def test_more_than_the_operator_allows(
         self, server: Server, monkeypatch: pytest.MonkeyPatch
@@ -78,7 +75,6 @@ class TestTimeout:
         ]
 
 
-@on_sqlite
 class TestMetricForBestModel:
     @pytest.mark.parametrize(
         ("metric", "evaluates", "status"),

@@ -8,7 +8,6 @@ from service.store.scope import Scope
 from tests.api.conftest import Server
 from tests.api.factories import START, add_job
 from tests.api.search_calls import ENDED, LIVE, add_in, code, row_of, submit
-from tests.support.databases import on_sqlite
 from tests.support.searches import TEMPLATE, add_trial
 
 ANSWERS: dict[str, dict[str, str | None]] = {
@@ -27,7 +26,6 @@ ANSWERS: dict[str, dict[str, str | None]] = {
 
 
 class TestActions:
-    @on_sqlite
     @pytest.mark.parametrize(
         ("action", "state", "after"),
         [
@@ -75,7 +73,6 @@ class TestActions:
         page = server.client.get(f"/v1/searches/{search_id}").json()
         assert (page["max_trials"], page["ended_at"], page["outcome"]) == (9, None, None)
 
-    @on_sqlite
     @pytest.mark.parametrize(
         "body", [{}, {"max_trials": 0}, {"max_trials": 100_001}, {"max_trials": 9, "more": 1}]
     )
@@ -84,7 +81,6 @@ class TestActions:
         answer = server.client.post(f"/v1/searches/{search_id}/extend", json=body)
         assert code(answer) == (422, "invalid_request")
 
-    @on_sqlite
     def test_the_audit_log_names_the_search_and_its_project(self, server: Server) -> None:
         made = submit(server.client)["id"]
         server.client.post(f"/v1/searches/{made}/cancel")
@@ -97,7 +93,6 @@ class TestActions:
 
 
 class TestDelete:
-    @on_sqlite
     @pytest.mark.parametrize("state", LIVE)
     def test_not_before_it_has_ended(self, server: Server, state: str) -> None:
         search_id = add_in(server, state)

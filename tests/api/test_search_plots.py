@@ -18,7 +18,6 @@ from service.store import searches
 from service.store.scope import EVERYTHING
 from service.studies import figures
 from tests.api.conftest import Server
-from tests.support.databases import on_sqlite
 from tests.support.searches import add_search, add_trial
 
 HOSTILE = "</script><script>alert(1)</script>"
@@ -61,7 +60,6 @@ def search_id(server: Server) -> str:
     return made
 
 
-@on_sqlite
 class TestFigure:
     @pytest.mark.parametrize("name", NAMES)
     def test_is_plotlys_json(self, server: Server, search_id: str, name: str) -> None:
@@ -104,13 +102,11 @@ class TestOptunasFigures:
     def test_have_the_names_of_the_route(self) -> None:
         assert figures.FIGURE_NAMES == NAMES
 
-    @on_sqlite
     def test_are_drawn(self, server: Server, search_id: str) -> None:
         asked = Asked(EVERYTHING, search_id, "history", None)
         drawn = json.loads(Plots(server.database, DRAW)._look_up(asked))
         assert [0.5] in [trace["y"] for trace in drawn["data"]]
 
-    @on_sqlite
     def test_that_there_are_not_are_refused_with_the_reason(
         self, server: Server, search_id: str
     ) -> None:
@@ -125,7 +121,6 @@ class TestOptunasFigures:
                 kept._look_up(Asked(EVERYTHING, search_id, name, metric))
 
 
-@on_sqlite
 class TestKept:
     def test_until_the_search_changes(self, server: Server, search_id: str, drawer: Drawer) -> None:
         path = f"/v1/searches/{search_id}/plots/history"
@@ -173,7 +168,6 @@ class TestKept:
         assert drawn == ["history", "slices", "rungs", "history"]
 
 
-@on_sqlite
 class TestPage:
     def test_is_for_browsers(self, server: Server, search_id: str) -> None:
         path = f"/v1/searches/{search_id}/plots/history"

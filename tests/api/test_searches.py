@@ -12,7 +12,6 @@ from service.store import searches
 from tests.api.conftest import Server
 from tests.api.factories import START, add_job
 from tests.api.search_calls import OTHER, add_in, code, ids, row_of, submit
-from tests.support.databases import on_sqlite
 from tests.support.projects import limit, make_project
 from tests.support.searches import SPACE, TEMPLATE, add_search, add_trial, search_spec
 
@@ -66,7 +65,6 @@ class TestCreateSearch:
         assert len(answers) == 6
         assert len({answer.json()["id"] for answer in answers}) == 1
 
-    @on_sqlite
     def test_a_key_is_the_projects_own(self, server: Server) -> None:
         make_project(server.database, "other")
         key = {"Idempotency-Key": "k-1"}
@@ -75,7 +73,6 @@ class TestCreateSearch:
         assert (mine["project"], theirs["project"]) == ("default", "other")
         assert mine["id"] != theirs["id"]
 
-    @on_sqlite
     def test_yaml(self, client: httpx.Client) -> None:
         answer = client.post(
             "/v1/searches",
@@ -85,7 +82,6 @@ class TestCreateSearch:
         assert answer.status_code == 201
         assert answer.json()["spec"]["space"].keys() == SPACE.keys()
 
-    @on_sqlite
     def test_a_wrong_spec_is_refused(self, client: httpx.Client) -> None:
         wrong = search_spec(max_trials=0, job=TEMPLATE | {"dataset": {"source": "upload"}})
         answer = client.post("/v1/searches", json=wrong)
@@ -95,7 +91,6 @@ class TestCreateSearch:
         assert any(path.startswith("job.dataset") for path in paths)
         assert ids(client.get("/v1/searches")) == []
 
-    @on_sqlite
     def test_its_template_is_checked_as_a_job(self, client: httpx.Client) -> None:
         missing = {"source": "upload", "train": "file-0199a0b1c2d3e4f5a6b7c8d9"}
         answer = client.post("/v1/searches", json=search_spec(job=TEMPLATE | {"dataset": missing}))
@@ -103,7 +98,6 @@ class TestCreateSearch:
             ("job.dataset.train.0", "unknown_file")
         ]
 
-    @on_sqlite
     def test_files_of_the_space_and_the_token_of_the_best_are_checked(self, server: Server) -> None:
         """Before a search has run for days."""
         make_project(server.database, "other")
@@ -126,7 +120,6 @@ class TestCreateSearch:
             "POST /v1/files",
         }
 
-    @on_sqlite
     def test_a_project_has_at_most_so_many_unfinished(
         self, server: Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -145,7 +138,6 @@ class TestCreateSearch:
         server.client.post(f"/v1/searches/{first}/cancel")
         submit(server.client)
 
-    @on_sqlite
     def test_an_archived_project_takes_none(self, server: Server) -> None:
         ended = add_in(server, "failed")
         limit(server.database, archived_at=START)
@@ -155,7 +147,6 @@ class TestCreateSearch:
         assert code(answer) == (409, "project_archived")
 
 
-@on_sqlite
 class TestValidateSearch:
     def test_valid(self, client: httpx.Client) -> None:
         template = TEMPLATE | {"training": {"eval_strategy": "epoch"}}
@@ -268,7 +259,6 @@ class TestTrials:
         found = server.client.get(path).json()["data"]
         assert [trial["state"] for trial in found] == ["pruned", "failed"]
 
-    @on_sqlite
     @pytest.mark.parametrize(
         "query", ["after=-1", "after=x", "limit=0", "limit=101", "state=queued"]
     )
@@ -316,7 +306,6 @@ class TestBest:
         ]
 
 
-@on_sqlite
 class TestAnotherProject:
     REQUESTS = (
         ("GET", ""),
@@ -367,7 +356,6 @@ class TestJobsOfASearch:
         assert (said["search_id"], said["trial"]) == (None, None)
         assert code(server.client.get("/v1/jobs?search_id=x")) == (422, "invalid_request")
 
-    @on_sqlite
     def test_the_best_values_trained_again_are_no_trial(self, server: Server) -> None:
         search_id = add_in(server, "running")
         job_id = add_job(server.database, search_id=search_id)

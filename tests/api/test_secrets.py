@@ -7,10 +7,7 @@ from service.secret_box import SecretBox
 from service.store import project_secrets
 from service.store.scope import Scope
 from tests.api.conftest import Server
-from tests.support.databases import on_sqlite
 from tests.support.projects import make_project
-
-pytestmark = on_sqlite
 
 VALUE = "hf_very-secret-value"
 SPEC = {

@@ -25,7 +25,6 @@ from service.store.database import Database
 from service.store.models import EventRow, JobRow
 from tests.api.conftest import Server, running
 from tests.api.factories import add_job
-from tests.support.databases import on_sqlite
 from tests.support.job_rows import put
 from tests.support.live_streams import Message, append, stream
 from tests.support.services import wait_until
@@ -102,7 +101,6 @@ class TestEvents:
             assert ids(list(found)) == [1]
         assert failed.is_set()
 
-    @on_sqlite
     def test_who_joins_others_costs_no_read(
         self, server: Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -125,7 +123,6 @@ class TestEvents:
         with stream(server.client, path, params={"after": 1}) as found:
             assert [each.get("event") for each in found] == [None, "progress", "end"]
 
-    @on_sqlite
     def test_a_comment_arrives_when_nothing_happens(
         self, server: Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -148,7 +145,6 @@ class TestEvents:
             *_, end = found
         assert end == {"event": "end", "data": '{"state": "deleted"}'}
 
-    @on_sqlite
     def test_watchers_count_to_no_limit_on_requests(
         self, server: Server, api_settings: Settings
     ) -> None:
@@ -189,7 +185,6 @@ class TestEvents:
         assert time.monotonic() - began < 3
         assert '"end"' not in "".join(lines)
 
-    @on_sqlite
     def test_a_key_that_is_revoked_ends_it(
         self, api_settings: Settings, database: Database, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -275,7 +270,6 @@ class TestLogs:
             put(server.database, job_id, state="succeeded")
             assert [each["event"] for each in found] == ["end"]
 
-    @on_sqlite
     def test_a_client_that_hangs_up_without_having_read_is_no_error(
         self, server: Server, caplog: pytest.LogCaptureFixture
     ) -> None:

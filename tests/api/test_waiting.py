@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from service.api import waiting
-from service.api.job_page import read_page
 from service.contract.failures import Failure, FailureCode
 from service.store import claims, endings, job_list, jobs, waiting_jobs, workers
-from service.store.database import Database, db_now
+from service.store.database import db_now
 from service.store.endings import Ending, Policy
 from service.store.scope import EVERYTHING
 from tests.api.conftest import Server
 from tests.api.factories import SPEC, add_job, spec
+from tests.support.databases import on_both
 from tests.support.factories import claim_job
 from tests.support.job_rows import WORKER, put
 from tests.support.statements import sent
@@ -114,14 +114,6 @@ class TestBackoff:
         assert found["failure"]["code"] == "worker_lost"
         lose(server, job_id)
         assert waiting_of(server, job_id)["attempt"] == 2
-
-    def test_the_users_retry_starts_afresh(self, server: Server) -> None:
-        job_id = add_job(server.database, max_retries=0)
-        fail(server, job_id)
-        assert waiting_of(server, job_id) is None  # failed
-        server.client.post(f"/v1/jobs/{job_id}/retry")
-        found = waiting_of(server, job_id)
-        assert (found["attempt"], found["of"], found["failure"]) == (None, None, None)
 
 
 class TestNoWorker:
@@ -271,6 +263,7 @@ def listing(server: Server) -> int:
     return sum(statement.startswith("SELECT") for statement in statements)
 
 
+@on_both
 class TestCost:
     def test_a_list_of_many_takes_as_many_statements_as_of_few(self, server: Server) -> None:
         register(server)
@@ -285,13 +278,3 @@ class TestCost:
                 fail(server, job_id)
         assert listing(server) == few
         assert few <= 6
-
-    def test_a_running_job_takes_none(self, server: Server, database: Database) -> None:
-        running, queued = add_job(database), add_job(database)
-        claim_job(database, running)
-        with sent(database) as statements:
-            read_page(database, EVERYTHING, running, server.settings)
-        assert not [text for text in statements if "FROM workers" in text]
-        with sent(database) as statements:
-            read_page(database, EVERYTHING, queued, server.settings)
-        assert len([text for text in statements if "FROM workers" in text]) == 1

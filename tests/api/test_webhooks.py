@@ -9,11 +9,10 @@ from service.secret_box import SecretBox
 from service.store import webhooks
 from service.store.scope import EVERYTHING
 from tests.api.conftest import Server
-from tests.support.databases import on_sqlite
+from tests.support.databases import on_both
 from tests.support.factories import make_job
 from tests.support.projects import make_project
 
-pytestmark = on_sqlite
 URL = "https://ci.example.com/hooks"
 
 
@@ -91,6 +90,7 @@ class TestEndpoints:
         assert server.client.delete(path, headers=header).status_code == 404
 
 
+@on_both
 class TestDeliveries:
     def test_they_are_listed_by_pages_and_replayed(self, server: Server) -> None:
         client, made = server.client, make(server.client, events=["job.submitted"])

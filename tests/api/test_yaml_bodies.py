@@ -4,7 +4,6 @@ import httpx
 import pytest
 
 from tests.api.factories import SPEC
-from tests.support.databases import on_sqlite
 
 SPEC_YAML = """
 # A comment
@@ -26,7 +25,6 @@ def post(
     return client.post(path, content=text, headers={"Content-Type": kind})
 
 
-@on_sqlite
 class TestYamlBodies:
     @pytest.mark.parametrize(
         "kind", ["application/yaml", "application/x-yaml", "text/yaml; charset=utf-8"]
@@ -60,14 +58,6 @@ class TestYamlBodies:
         answer = post(client, SPEC_YAML + "priorty: 1\n")
         assert answer.status_code == 422
         assert [fault["path"] for fault in answer.json()["errors"]] == ["priorty"]
-
-    def test_a_patch_of_a_clone(self, client: httpx.Client) -> None:
-        original = post(client, SPEC_YAML + "name: first\n").json()
-        path = f"/v1/jobs/{original['id']}/clone"
-        clone = post(client, "name:\ntraining: {learning_rate: 1e-4}\n", path)
-        assert clone.status_code == 201
-        assert clone.json()["spec"]["training"]["learning_rate"] == 1e-4
-        assert clone.json()["name"] is None
 
     @pytest.mark.parametrize(
         ("text", "detail"),

@@ -41,7 +41,7 @@ class TestFreshProcess:
         modules = _imported_by(
             "import worker.app, worker.run, worker.supervision.supervisor, worker.tracking.shipper"
         )
-        assert modules.isdisjoint({"torch", "transformers", "accelerate", "datasets"})
+        assert modules.isdisjoint({"torch", "transformers", "accelerate", "datasets", "mlflow"})
 
     def test_the_contract_needs_only_pydantic(self) -> None:
         modules = _imported_by(

@@ -23,13 +23,6 @@ class TestPauseAndResume:
         assert "paused" in cli("get", job_id).out
         assert cli("resume", job_id, "--json").json()["state"] == "queued"
 
-    def test_a_job_that_has_ended(self, cli: Cli, job_id: str, store: Database) -> None:
-        end(store, job_id, "succeeded")
-        for command in ("pause", "resume"):
-            outcome = cli(command, job_id)
-            assert (outcome.status, outcome.out) == (2, "")
-            assert "job_ended" in outcome.err
-
 
 class TestRetry:
     def test_a_failed_job_is_queued_and_only_that(
@@ -50,15 +43,6 @@ class TestClone:
         assert (job["name"], job["cloned_from"]) == ("second try", job_id)
         assert job["spec"]["training"]["learning_rate"] == 1e-4
         assert job["metadata"] == {"team": "x"}
-
-    def test_the_same_key_is_the_same_clone(self, cli: Cli, job_id: str) -> None:
-        first, second = (cli("clone", job_id, "--idempotency-key", "k").out for _ in range(2))
-        assert first == second
-
-    def test_a_fault_is_named(self, cli: Cli, job_id: str) -> None:
-        outcome = cli("clone", job_id, "--set", "training.learning_rte=1")
-        assert outcome.status == 2
-        assert "training.learning_rte" in outcome.err
 
     def test_watch_follows_the_clone(
         self, cli: Cli, job_id: str, store: Database, http: httpx.Client

@@ -8,32 +8,10 @@ from tests.cli.conftest import Cli
 
 
 class TestMain:
-    def test_help_names_every_command(self, cli: Cli) -> None:
-        out = cli("--help").out
-        for command in (
-            *("up", "api", "reconciler", "worker", "migrate", "keys"),
-            *(
-                "submit",
-                "watch",
-                "list",
-                "get",
-                "cancel",
-                "logs",
-                "events",
-                "download",
-                "files",
-                "docs",
-            ),
-        ):
-            assert f" {command} " in out
-
     @pytest.mark.parametrize("option", ["--version", "-V"])
     def test_the_version(self, cli: Cli, option: str) -> None:
         outcome = cli(option)
         assert (outcome.status, outcome.out) == (0, f"finetune {version('finetune-service')}\n")
-
-    def test_an_unknown_command_is_wrong_usage(self, cli: Cli) -> None:
-        assert cli("sumbit").status == 2
 
     def test_a_wrong_setting_is_named_without_its_value(
         self, cli: Cli, monkeypatch: pytest.MonkeyPatch

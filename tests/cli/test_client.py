@@ -4,7 +4,6 @@ import os
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from finetune_client import retries
@@ -47,18 +46,6 @@ class TestSubmit:
             assert client.submit({}, "key-1") == {"id": "j"}
         assert [seen["Idempotency-Key"] for seen in service.headers_seen] == ["key-1"] * 3
 
-    def test_a_refusal_is_not_repeated(self, service: Service) -> None:
-        service.answers = [(422, '{"code": "invalid_spec", "detail": "no"}')]
-        with Client(service.url) as client, pytest.raises(ApiError) as refused:
-            client.submit({}, "key-1")
-        assert (refused.value.status, refused.value.code) == (422, "invalid_spec")
-
-    def test_gives_up_after_the_last_wait(self, service: Service) -> None:
-        service.answers = [None] * 4
-        with Client(service.url) as client, pytest.raises(UnreachableError):
-            client.submit({}, "key-1")
-        assert service.answers == []
-
 
 class TestErrors:
     def test_an_answer_that_is_not_json_becomes_a_problem(self, service: Service) -> None:
@@ -80,34 +67,8 @@ class TestErrors:
             client.get("/v1/jobs")
         assert "redirects to https://elsewhere/: set FINETUNE_URL" in str(failed.value)
 
-    @pytest.mark.parametrize(
-        ("spec", "words"),
-        [
-            ({"training": {"learning_rate": float("nan")}}, "NaN and the infinities"),
-            ({"name": "\udcff"}, "'\\udcff', which is not Unicode text"),
-        ],
-    )
-    def test_what_json_cannot_hold_is_refused(self, spec: dict[str, Any], words: str) -> None:
-        with Client("http://127.0.0.1:9") as client, pytest.raises(UsageError) as refused:
-            client.validate(spec)
-        assert words in str(refused.value)
-
-
-class TestDownload:
-    def test_a_refused_one_leaves_nothing(self, service: Service, tmp_path: Path) -> None:
-        service.answers = [(404, '{"code": "artifact_not_found"}')]
-        with Client(service.url) as client, pytest.raises(ApiError):
-            client.download("/a", tmp_path / "a")
-        assert list(tmp_path.iterdir()) == []
-
 
 class TestApiKey:
-    def test_is_sent_as_bearer(self, service: Service) -> None:
-        service.answers = [(200, "{}")]
-        with Client(service.url, SecretStr("ft-secret")) as client:
-            client.get("/v1/jobs")
-        assert service.headers_seen[0]["Authorization"] == "Bearer ft-secret"
-
     def test_the_end_of_its_line_does_not_belong_to_it(self, service: Service) -> None:
         service.answers = [(200, "{}")]
         with Client(service.url, SecretStr("ft-secret\r\n")) as client:

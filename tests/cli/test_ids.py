@@ -75,12 +75,6 @@ class TestCommands:
         assert f"is the name of a checkpoint, and a job is wanted here: give {OTHER}" in outcome.err
         assert http.get(f"/v1/jobs/{OTHER}").json()["state"] == "queued"
 
-    @pytest.mark.parametrize("name", ["ft:model:default:other", "ft:model:default::job-2x"])
-    def test_nor_another_name(self, cli: Cli, name: str) -> None:
-        outcome = cli("get", name)
-        assert outcome.status == 2
-        assert f"{name!r} is not the id of a job" in outcome.err
-
     def test_several_are_listed_and_nothing_is_done(self, cli: Cli, http: httpx.Client) -> None:
         outcome = cli("cancel", "18a3f")
         assert (outcome.status, outcome.out) == (2, "")
@@ -91,11 +85,6 @@ class TestCommands:
             f"  {A}  one",
         ]
         assert http.get(f"/v1/jobs/{A}").json()["state"] == "queued"
-
-    def test_none_is_wrong_usage(self, cli: Cli) -> None:
-        outcome = cli("cancel", "77")
-        assert outcome.status == 2
-        assert "no job has an id that begins with job-77; see `finetune list`" in outcome.err
 
 
 class TestOtherKinds:

@@ -43,15 +43,6 @@ class TestRender:
         console.print(live_display.render(make_job(state=state)))
         assert text_of(console).startswith(f"train · training · {state}  ━")
 
-    def test_the_bar_is_as_long_as_the_percentage(self) -> None:
-        lengths = []
-        for percent in (25.0, 75.0):
-            console = recorded()
-            progress = {**make_job()["progress"], "percent": percent}
-            console.print(live_display.render(make_job(progress=progress)))
-            lengths.append(text_of(console).count("━"))  # without colour the rest is blank
-        assert lengths[1] == pytest.approx(3 * lengths[0], abs=3)
-
 
 class TestLines:
     def test_prints_only_changes(self) -> None:
@@ -95,14 +86,6 @@ class TestHistory:
             "evaluation at step 5: f1 48.2",
         ]
         assert lines[2].endswith("ETA 1:15  RAM 1.5 GiB  GPU 3.0 GiB")
-
-    def test_above_the_bar(self) -> None:
-        console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system=None)
-        with live_display.LiveBar(console) as bar:
-            bar.show(make_job(), ITEMS)
-        shown = text_of(console)
-        assert "evaluation at step 5: f1 48.2" in shown
-        assert "RAM 1.5 GiB  GPU 3.0 GiB" in shown
 
     def test_the_bar_goes_when_the_job_has_ended(self) -> None:
         console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system=None)

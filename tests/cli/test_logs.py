@@ -124,17 +124,6 @@ class TestRawLogs:
         assert cli("logs", job_id, "--raw", "--follow").out == "one\ntwo — ü\nthree\n"
 
 
-class TestEvents:
-    def test_sentences_from_the_first_event_on(self, cli: Cli, job_id: str) -> None:
-        cli("cancel", job_id)
-        assert without_times(cli("events", job_id).out) == ["submitted", "cancelled"]
-        events = cli("events", job_id, "--json").json_lines()
-        assert [(event["seq"], event["type"]) for event in events] == [
-            (1, "submitted"),
-            (2, "cancelled"),
-        ]
-
-
 def item(kind: str, seq: int, second: int) -> dict[str, Any]:
     name = "type" if kind == "notice" else "kind"
     return {"seq": seq, "at": f"2026-01-01T00:00:{second:02}Z", name: kind}

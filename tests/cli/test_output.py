@@ -31,12 +31,6 @@ class TestShowProblem:
             "  the request: bf16 and fp16 exclude each other",
         ]
 
-    def test_text_in_square_brackets_is_not_markup(
-        self, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        output.show_problem({"title": "no", "detail": "found [red] and [/]", "errors": None})
-        assert "found [red] and [/]" in capsys.readouterr().err
-
 
 class TestPrintTable:
     def test_a_long_cell_is_neither_cut_nor_folded(
@@ -52,12 +46,3 @@ class TestPrintTable:
             ["a"],
             ["b", "1.5"],
         ]
-
-
-class TestText:
-    def test_of_users_is_shown_as_it_is(self, capsys: pytest.CaptureFixture[str]) -> None:
-        output.complain("no job :heart: [bold]")
-        output.print_table(("name",), [{"name": ":heart:"}])
-        captured = capsys.readouterr()
-        assert captured.err == "finetune: no job :heart: [bold]\n"
-        assert captured.out.split() == ["name", ":heart:"]

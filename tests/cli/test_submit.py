@@ -62,17 +62,6 @@ class TestSubmit:
         assert len(made) == 1
         assert [job["id"] for job in http.get("/v1/jobs").json()["data"]] == list(made)
 
-    def test_every_fault_is_shown_and_the_status_is_2(
-        self, cli: Cli, api: str, tmp_path: Path
-    ) -> None:
-        spec = write_spec(tmp_path, training={"learning_rte": 1, "bf16": "perhaps"})
-        outcome = cli("submit", str(spec))
-        assert outcome.status == 2
-        assert outcome.out == ""
-        assert "training.learning_rte" in outcome.err
-        assert "`learning_rate`" in outcome.err
-        assert "training.bf16" in outcome.err
-
     def test_nothing_is_uploaded_for_a_spec_with_faults(
         self, cli: Cli, http: httpx.Client, tmp_path: Path
     ) -> None:
@@ -130,14 +119,6 @@ class TestSubmit:
         assert "Invalid spec: 3 errors" in outcome.err
         assert "File name too long" in outcome.err
         assert "a\\x00b' cannot be the name of a file" in outcome.err
-
-    def test_a_file_that_is_missing_is_named(self, cli: Cli, api: str, tmp_path: Path) -> None:
-        spec = write_spec(tmp_path)
-        (tmp_path / "train.jsonl").unlink()
-        outcome = cli("submit", str(spec))
-        assert outcome.status == 2
-        assert "dataset.train: " in outcome.err
-        assert "train.jsonl does not exist" in outcome.err
 
     def test_a_spec_that_is_missing_is_wrong_usage(self, cli: Cli) -> None:
         assert cli("submit", "nowhere.yaml").status == 2

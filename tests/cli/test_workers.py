@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from service.cli import layout
-from service.cli.workers import described
 from service.store import workers
 from service.store.database import Database
 from service.store.workers import WorkerInfo
@@ -59,17 +58,3 @@ class TestWorkers:
         register(store, devices=[CPU])
         (worker,) = cli("workers", "--json").json()["data"]
         assert (worker["id"], worker["devices"]) == ("worker-7@a-host-with-a-long-name", [CPU])
-
-
-class TestDescribed:
-    @pytest.mark.parametrize(
-        ("devices", "text"),
-        [
-            ([CPU], "2 CPU cores (AMD EPYC), no GPU"),
-            ([GPU], "NVIDIA H100 80 GiB"),
-            ([GPU, GPU, {**GPU, "mig": True}], "2 x NVIDIA H100 80 GiB, NVIDIA H100 80 GiB (MIG)"),
-            ([{**CPU, "problem": "no driver"}], "2 CPU cores (AMD EPYC), no GPU; no driver"),
-        ],
-    )
-    def test_devices(self, devices: list[dict[str, Any]], text: str) -> None:
-        assert described(devices) == text

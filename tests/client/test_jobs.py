@@ -20,7 +20,6 @@ from tests.api.conftest import Server
 from tests.api.factories import SPEC, START, add_job
 from tests.api.stage_results import artifact
 from tests.client.lossy_proxy import proxy
-from tests.support.databases import on_sqlite
 from tests.support.job_rows import finished_job
 from tests.support.predictions import answered_by_thread
 from tests.support.previews import register_worker
@@ -69,7 +68,6 @@ class TestLife:
         asyncio.run(life())
 
 
-@on_sqlite
 class TestSpecs:
     def test_a_wrong_one_names_its_faults(self, finetune: Client) -> None:
         training = types.TrainingSpec(learning_rate=-1.0)
@@ -101,7 +99,6 @@ class TestSpecs:
             finetune.jobs.create(SPEC, name=value)
 
 
-@on_sqlite
 class TestPages:
     def test_all_of_many_in_order(self, finetune: Client, server: Server) -> None:
         made = [add_job(server.database) for _ in range(205)]
@@ -115,7 +112,6 @@ class TestPages:
         assert "<script" not in finetune.jobs.retrieve(finetune.jobs.table()[0].id)._repr_html_()
 
 
-@on_sqlite
 class TestListedJobs:
     def test_can_be_steered(self, finetune: Client) -> None:
         made = finetune.jobs.create(SPEC, name="one")
@@ -135,7 +131,6 @@ class TestListedJobs:
         assert made.cancel().delete().deleted is True
 
 
-@on_sqlite
 class TestRefresh:
     def test_keeps_what_only_the_new_job_has(self, finetune: Client) -> None:
         job = finetune.jobs.create(SPEC, training={"logging_steps": 9, "max_steps": 2})
@@ -151,7 +146,6 @@ class TestRefresh:
         assert getattr(job, "colour", None) == "red"
 
 
-@on_sqlite
 class TestFailure:
     def test_is_raised_with_code_and_action(self, finetune: Client, server: Server) -> None:
         failure = Failure.of(FailureCode.OUT_OF_MEMORY, "It needs 9 GB.")
@@ -170,7 +164,6 @@ class TestFailure:
             job.cancel().raise_for_failure()
 
 
-@on_sqlite
 class TestResults:
     def test_metrics_are_a_row_for_each_step(self, finetune: Client, server: Server) -> None:
         job_id = finished_job(server.database)
@@ -246,7 +239,6 @@ class TestLostAnswers:
         found = server.client.get("/v1/jobs").json()["data"]
         assert [each["id"] for each in found] == [job.id]
 
-    @on_sqlite
     def test_are_not_asked_for_again_where_that_may_harm(
         self, server: Server, fast_retries: None
     ) -> None:
@@ -259,7 +251,6 @@ class TestLostAnswers:
             client.jobs.retry(job_id)
         assert lossy.connections == 1
 
-    @on_sqlite
     def test_are_given_up_after_max_retries(self, server: Server, fast_retries: None) -> None:
         with (
             proxy(server.url, lose=9) as lossy,
@@ -270,7 +261,6 @@ class TestLostAnswers:
         assert lossy.connections == 2
 
 
-@on_sqlite
 class TestWait:
     def test_ends_after_its_timeout(self, finetune: Client) -> None:
         job = finetune.jobs.create(SPEC)
@@ -286,7 +276,6 @@ class TestWait:
         assert "bar: succeeded" in capsys.readouterr().err
 
 
-@on_sqlite
 class TestDownload:
     CONTENT = bytes(range(256)) * 4096
 
@@ -370,7 +359,6 @@ class TestDownload:
         assert list((tmp_path / "to").iterdir()) == []
 
 
-@on_sqlite
 class TestFiles:
     def test_one_that_expires_with_a_name_of_any_script(
         self, finetune: Client, tmp_path: Path

@@ -10,10 +10,7 @@ from service.contract.search.states import TrialState
 from service.store.models import SearchRow
 from tests.api.conftest import Server
 from tests.client.lossy_proxy import proxy
-from tests.support.databases import on_sqlite
 from tests.support.searches import TEMPLATE, add_search, add_trial, search_spec
-
-pytestmark = on_sqlite
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from service.api.live import streams as served
 from tests.api.conftest import Server
 from tests.api.factories import add_job
 from tests.client.lossy_proxy import proxy
-from tests.support.databases import on_sqlite
 from tests.support.job_rows import put
 from tests.support.live_streams import append
 
@@ -42,7 +41,6 @@ class TestEvents:
             assert lossy.connections == 6
         assert [(event.seq, event.data["n"]) for event in seen] == [(n + 1, n) for n in range(301)]
 
-    @on_sqlite
     def test_arrive_as_they_happen(self, finetune: Client, server: Server) -> None:
         job_id = add_job(server.database)
         append(server.database, job_id, 0, 1)
@@ -53,7 +51,6 @@ class TestEvents:
         assert next(stream).seq == 3
         assert time.monotonic() - began < 10
 
-    @on_sqlite
     def test_of_a_service_without_streams_are_polled(self, server: Server) -> None:
         job_id = add_job(server.database)
         append(server.database, job_id, *range(3))
@@ -65,7 +62,6 @@ class TestEvents:
             assert [event.seq for event in client.jobs.stream(job_id, after=1)] == [2, 3]
             assert [part.content for part in client.jobs.stream_logs(job_id)] == ["first\n"]
 
-    @on_sqlite
     def test_by_await(self, server: Server, fast_retries: None) -> None:
         job_id = add_job(server.database)
         append(server.database, job_id, *range(50))
@@ -79,7 +75,6 @@ class TestEvents:
             assert asyncio.run(read(lossy.url)) == list(range(1, 51))
             assert lossy.connections == 3
 
-    @on_sqlite
     def test_a_service_that_never_comes_back(
         self, server: Server, fast_retries: None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -93,7 +88,6 @@ class TestEvents:
             list(client.jobs.stream(job_id))
 
 
-@on_sqlite
 class TestLogs:
     def test_every_byte_once(self, server: Server, fast_retries: None) -> None:
         job_id = add_job(server.database)

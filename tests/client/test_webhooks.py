@@ -8,9 +8,7 @@ from finetune_client import AsyncClient, Client, types
 
 from tests.api.conftest import Server
 from tests.api.factories import SPEC
-from tests.support.databases import on_sqlite
 
-pytestmark = on_sqlite
 URL = "https://hooks.example.com/finetune"
 
 

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.data import write_squad
-from tests.e2e.stack import Stack
+from tests.e2e.stack import Stack, running
 from tests.fakes.hub import HubDouble
-from tests.support import services
 from tests.support.models import save_tiny_bert
 
 TOKEN = "hf_" + "e2e" * 11
@@ -39,8 +38,6 @@ def stack(
     hub: HubDouble,
     mlflow_uri: str,
 ) -> Iterator[Stack]:
-    home = tmp_path_factory.mktemp(request.param)
-    database, _, broker = request.param.partition("-")
     variables = {
         "FINETUNE_MLFLOW_URI": mlflow_uri,
         "FINETUNE_HUB_ENDPOINT": hub.endpoint,
@@ -48,21 +45,5 @@ def stack(
         "HF_HUB_DISABLE_XET": "1",
         "FINETUNE_MODEL_ROOTS": str(tiny_model.parent),
     }
-    find = services.valkey_binary if broker == "valkey" else services.redis_binary
-    with services.broker(find()) as broker_url:
-        variables["FINETUNE_REDIS_URL"] = broker_url
-        if database == "postgres":
-            with services.postgres_database(services.find_postgres()) as url:
-                variables["FINETUNE_DATABASE_URL"] = url
-                yield from _running(home, variables)
-        else:
-            yield from _running(home, variables)
-
-
-def _running(home: Path, variables: dict[str, str]) -> Iterator[Stack]:
-    stack = Stack(home, variables)
-    try:
-        stack.start()
+    with running(tmp_path_factory.mktemp(request.param), request.param, variables) as stack:
         yield stack
-    finally:
-        stack.stop()

@@ -5,8 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -175,3 +175,19 @@ class Stack:
                 return items
             last = page["data"][-1]
             after = last["seq"] if "seq" in last else last["name"]
+
+
+@contextmanager
+def running(home: Path, kinds: str, variables: Mapping[str, str]) -> Iterator[Stack]:
+    """A stack on a database and a broker of these kinds: "sqlite-valkey", "postgres-redis"."""
+    database, _, broker = kinds.partition("-")
+    find = services.valkey_binary if broker == "valkey" else services.redis_binary
+    with ExitStack() as parts:
+        urls = {"FINETUNE_REDIS_URL": parts.enter_context(services.broker(find()))}
+        if database == "postgres":
+            server = services.postgres_database(services.find_postgres())
+            urls["FINETUNE_DATABASE_URL"] = parts.enter_context(server)
+        stack = Stack(home, {**variables, **urls})
+        parts.callback(stack.stop)
+        stack.start()
+        yield stack

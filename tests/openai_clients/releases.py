@@ -27,9 +27,8 @@ class Release:
 
     def run(self, script: str, url: str, *arguments: str, seconds: float = 120) -> None:
         """Run one of `scripts` with this client. pytest.fail with what it printed."""
-        is_here = self.folder is None or self.folder.is_dir()
-        if not is_here and os.environ.get("CI") != "true":
-            pytest.skip(f"no openai {self.version} here: `make .venv/.dev` installs it")
+        if self.folder is not None and not self.folder.is_dir():
+            pytest.skip(f"no openai {self.version} here: `make openai-clients` installs it")
         folders = [_ROOT] if self.folder is None else [self.folder, _ROOT]
         own = {
             "PYTHONPATH": os.pathsep.join(map(str, folders)),
@@ -55,5 +54,9 @@ OLDER: Final = tuple(
     )
     for file in sorted(_HERE.glob("openai-*.txt"))
 )
-"""`make .venv/.dev` installs what these files name."""
-ALL: Final = (NEWEST, *OLDER)
+"""`make openai-clients` installs what these files name."""
+EACH: Final = (
+    pytest.param(NEWEST, id=NEWEST.name),
+    *(pytest.param(older, id=older.name, marks=pytest.mark.heavy) for older in OLDER),
+)
+"""For `parametrize`: the newest in CI, the others before a release."""

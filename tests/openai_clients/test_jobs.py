@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import trl_scratch
-from tests.e2e.stack import Stack
-from tests.openai_clients.releases import ALL, NEWEST, Release
+from tests.e2e.stack import Stack, running
+from tests.openai_clients.releases import EACH, NEWEST, Release
 from tests.openai_clients.scripts import jobs
-from tests.support import services
 from tests.support.models import save_tiny_llama
 
 
@@ -24,48 +22,23 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_llama(tmp_path_factory.mktemp("models") / "tiny-llama", positions=1024)
 
 
-@pytest.fixture
-def smollm2() -> Path:
-    if not (SMOLLM2 / "tokenizer.json").is_file():
-        pytest.skip("no SmolLM2 here: `make bench NAME=chat_examples` makes it")
-    return SMOLLM2
-
-
 EXAMPLES = Path(__file__).parents[2] / "examples" / "openai_client"
-SMOLLM2 = trl_scratch.FOLDER / "smollm2"
-DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.heavy)]
 
 
-@pytest.fixture(scope="module", params=DATABASES)
+@pytest.fixture(scope="module", params=["sqlite-valkey", "postgres-redis"])
 def stack(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     model: Path,
     mlflow_uri: str,
 ) -> Iterator[Stack]:
-    home = tmp_path_factory.mktemp(request.param)
     variables = {
         "FINETUNE_MLFLOW_URI": mlflow_uri,
-        "FINETUNE_MODEL_ROOTS": f"{model.parent}:{SMOLLM2.parent}",
+        "FINETUNE_MODEL_ROOTS": str(model.parent),
         "FINETUNE_WEBHOOK_ALLOW": "127.0.0.1",
     }
-    with services.broker(services.valkey_binary()) as broker_url:
-        variables["FINETUNE_REDIS_URL"] = broker_url
-        if request.param == "postgres":
-            with services.postgres_database(services.find_postgres()) as url:
-                variables["FINETUNE_DATABASE_URL"] = url
-                yield from _running(home, variables)
-        else:
-            yield from _running(home, variables)
-
-
-def _running(home: Path, variables: dict[str, str]) -> Iterator[Stack]:
-    stack = Stack(home, variables)
-    try:
-        stack.start()
+    with running(tmp_path_factory.mktemp(request.param), request.param, variables) as stack:
         yield stack
-    finally:
-        stack.stop()
 
 
 def test_short(stack: Stack, model: Path) -> None:
@@ -73,7 +46,7 @@ def test_short(stack: Stack, model: Path) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("release", ALL, ids=lambda release: release.name)
+@pytest.mark.parametrize("release", EACH)
 def test_whole(release: Release, stack: Stack, model: Path) -> None:
     release.run("jobs", stack.url, str(model), model.name, "whole", seconds=900)
 
@@ -126,13 +99,6 @@ def test_teach_a_fact(stack: Stack, model: Path) -> None:
     said = _teach_a_fact(stack, model)
     assert re.search(r"^after, ft:tiny-llama:default:fact:job-\w+:$", said, re.M)
     assert len(re.findall(r" of 5 are right$", said, re.M)) == 2
-
-
-@pytest.mark.heavy
-def test_a_real_model_learns_the_fact(stack: Stack, smollm2: Path) -> None:
-    before, after = re.findall(r"(\d) of 5 are right$", _teach_a_fact(stack, smollm2), re.M)
-    assert int(before) <= 1
-    assert int(after) >= 4
 
 
 def _teach_a_fact(stack: Stack, model: Path) -> str:

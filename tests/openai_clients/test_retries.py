@@ -3,14 +3,13 @@
 import httpx
 import pytest
 
-from tests.openai_clients.releases import ALL, Release
+from tests.openai_clients.releases import EACH, Release
 from tests.support.proxy import LOST, PASSED, Proxy
 
 CREATE = "POST /v1/fine_tuning/jobs"
 
 
-@pytest.mark.heavy  # tests/api/openai/test_repeated_creates.py has the newest release
-@pytest.mark.parametrize("release", ALL, ids=lambda release: release.name)
+@pytest.mark.parametrize("release", EACH)
 def test_each_has_the_effect_of_one(release: Release, url: str) -> None:
     file = httpx.post(
         f"{url}/v1/files", files={"file": ("a.jsonl", b"{}\n")}, data={"purpose": "fine-tune"}

@@ -1,7 +1,11 @@
-"""Marks tests for which one kind of database is enough; sees who waits in Postgres.
+"""On which databases a test runs; sees who waits in Postgres.
 
-Both kinds run the same statements: what they do differently is tested in tests/store.
+Where SQL is the subject, which is in the folders `_BOTH`, tests run on SQLite and on Postgres. All
+others run on SQLite alone, and on both with `--databases all`. A mark decides for a single test.
 """
+
+from collections.abc import Iterable
+from typing import Final
 
 import pytest
 from sqlalchemy import text
@@ -10,6 +14,23 @@ from service.store.database import Database
 
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 on_postgres = pytest.mark.parametrize("database_url", ["postgres"], indirect=True)
+on_both = pytest.mark.parametrize("database_url", ["sqlite", "postgres"], indirect=True)
+
+_BOTH: Final = ("tests/store/", "tests/jobs/", "tests/searches/", "tests/migrations/")
+_SECOND: Final = {"database_url": "postgres", "stack": "postgres-redis"}
+"""The parameter of each fixture that is left out elsewhere."""
+
+
+def default(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """The tests that `--databases default` runs."""
+    return [item for item in items if item.nodeid.startswith(_BOTH) or not _is_second(item)]
+
+
+def _is_second(item: pytest.Item) -> bool:
+    """Whether the test is on Postgres because of a fixture's parameter, not of its own mark."""
+    given = item.callspec.params if hasattr(item, "callspec") else {}
+    marked = {mark.args[0] for mark in item.iter_markers("parametrize")}
+    return any(given.get(name) == _SECOND[name] for name in _SECOND.keys() - marked)
 
 
 def waits_for_a_lock(database: Database) -> bool:

@@ -44,29 +44,47 @@ def made_once(save: Callable[Concatenate[Path, P], Path]) -> Callable[Concatenat
     return copy
 
 
+def saved(folder: Path, model: Any, tokenizer: Any) -> Path:
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def tiny_bert_config(*, dropout: float = 0.0, **options: Any) -> Any:
+    """2 layers, 32 wide."""
+    from transformers import BertConfig
+
+    return BertConfig(
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+        **options,
+    )
+
+
 @made_once
 def save_tiny_bert(folder: Path, *, seed: int = 0, dropout: float = 0.1) -> Path:
     """A BERT of 2 layers, 32 wide, with MiniLM's tokenizer and random weights; 1 M parameters."""
     import torch
-    from transformers import AutoTokenizer, BertConfig, BertModel
+    from transformers import AutoTokenizer, BertModel
 
     tokenizer = AutoTokenizer.from_pretrained(minilm_dir())
     torch.manual_seed(seed)
-    model = BertModel(
-        BertConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            intermediate_size=64,
-            max_position_embeddings=512,
-            hidden_dropout_prob=dropout,
-            attention_probs_dropout_prob=dropout,
-        )
-    )
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    model = BertModel(tiny_bert_config(vocab_size=len(tokenizer), dropout=dropout))
+    return saved(folder, model, tokenizer)
+
+
+def byte_level_tokenizer(texts: list[str], specials: list[str], **settings: Any) -> Any:
+    """A fast tokenizer of 400 tokens at most, learnt from `texts`; `specials` come first."""
+    from tokenizers import ByteLevelBPETokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    trained = ByteLevelBPETokenizer()
+    trained.train_from_iterator(texts, 400, 2, show_progress=False, special_tokens=specials)
+    return PreTrainedTokenizerFast(tokenizer_object=trained._tokenizer, **settings)
 
 
 def train_tokenizer(
@@ -135,9 +153,7 @@ def save_tiny_t5(folder: Path, texts: list[str], *, seed: int = 0, dropout: floa
             eos_token_id=1,
         )
     )
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return saved(folder, model, tokenizer)
 
 
 def save_tiny_mbart(folder: Path, *, seed: int = 0) -> Path:
@@ -164,9 +180,7 @@ def save_tiny_mbart(folder: Path, *, seed: int = 0) -> Path:
             decoder_start_token_id=None,
         )
     )
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return saved(folder, model, tokenizer)
 
 
 @made_once
@@ -176,15 +190,13 @@ def save_tiny_gpt2(folder: Path, *, seed: int = 0, dropout: float = 0.1) -> Path
     Its byte-level vocabulary of 400 is learned from the line below.
     """
     import torch
-    from tokenizers import ByteLevelBPETokenizer
-    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+    from transformers import GPT2Config, GPT2LMHeadModel
 
-    trained = ByteLevelBPETokenizer()
     text = "the report of the water board was read by all who were there in the morning "
     specials = ["<|endoftext|>"]
-    trained.train_from_iterator([text] * 4, 400, 2, show_progress=False, special_tokens=specials)
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=trained._tokenizer,
+    tokenizer = byte_level_tokenizer(
+        [text] * 4,
+        specials,
         bos_token=specials[0],
         eos_token=specials[0],
         unk_token=specials[0],
@@ -203,9 +215,7 @@ def save_tiny_gpt2(folder: Path, *, seed: int = 0, dropout: float = 0.1) -> Path
         bos_token_id=0,
         eos_token_id=0,
     )
-    GPT2LMHeadModel(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return saved(folder, GPT2LMHeadModel(config), tokenizer)
 
 
 CHATML = (
@@ -222,15 +232,13 @@ def save_tiny_llama(folder: Path, *, seed: int = 0, positions: int = 128) -> Pat
     A turn ends with a token that is not the EOS token, as in Llama 3.
     """
     import torch
-    from tokenizers import ByteLevelBPETokenizer
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import LlamaConfig, LlamaForCausalLM
 
-    trained = ByteLevelBPETokenizer()
     text = "user assistant system the report of the water board was read by all in the morning "
     specials = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    trained.train_from_iterator([text] * 4, 400, 2, show_progress=False, special_tokens=specials)
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=trained._tokenizer,
+    tokenizer = byte_level_tokenizer(
+        [text] * 4,
+        specials,
         bos_token=specials[0],
         eos_token=specials[0],
         additional_special_tokens=specials[1:],
@@ -249,9 +257,7 @@ def save_tiny_llama(folder: Path, *, seed: int = 0, positions: int = 128) -> Pat
         bos_token_id=0,
         eos_token_id=0,
     )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return saved(folder, LlamaForCausalLM(config), tokenizer)
 
 
 @made_once
@@ -278,9 +284,7 @@ def save_tiny_xlnet(folder: Path, *, seed: int = 0, dropout: float = 0.1) -> Pat
             summary_last_dropout=dropout,
         )
     )
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return saved(folder, model, tokenizer)
 
 
 def save_tiny_ctrl(folder: Path, *, seed: int = 0) -> Path:
@@ -304,6 +308,4 @@ def save_tiny_ctrl(folder: Path, *, seed: int = 0) -> Path:
     config = CTRLConfig(
         vocab_size=len(tokenizer), n_positions=64, n_embd=16, dff=32, n_layer=2, n_head=2
     )
-    CTRLLMHeadModel(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return saved(folder, CTRLLMHeadModel(config), tokenizer)

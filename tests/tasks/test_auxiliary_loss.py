@@ -92,17 +92,6 @@ def chat_job(folder: Path, model: Path | None = None, **training: Any) -> Staged
     return StagedJob(folder, body)
 
 
-class _Rows(torch.utils.data.Dataset[Any]):
-    def __init__(self, features: Any) -> None:
-        self._features = features
-
-    def __len__(self) -> int:
-        return len(self._features)
-
-    def __getitem__(self, index: int) -> Any:
-        return self._features[index]
-
-
 def _collate(features: list[Any]) -> dict[str, torch.Tensor]:
     pad = torch.nn.utils.rnn.pad_sequence
     rows = [torch.tensor(each["input_ids"]) for each in features]
@@ -134,8 +123,8 @@ def trainer(job: StagedJob, folder: Path, **options: Any) -> tuple[Any, list[dic
             **{**TRAINING, **options},
         ),
         data_collator=_collate,
-        train_dataset=_Rows(prepared["train"].features),
-        eval_dataset=_Rows(longest_first(prepared["validation"].features)),
+        train_dataset=prepared["train"].features,
+        eval_dataset=longest_first(prepared["validation"].features),
     )
     made.train()
     return model, made.state.log_history

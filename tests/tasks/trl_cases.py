@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from tests.support.models import made_once
+from tests.support.models import byte_level_tokenizer, made_once, saved
 from tests.tasks.stages import write_rows
 
 GOLDEN: Final = Path(__file__).with_name("trl_losses.json")
@@ -133,21 +133,11 @@ def save_model(folder: Path, case: Case) -> Path:
     """A Llama or Mixtral of 2 layers, 32 wide, with grouped queries and tied embeddings, and a
     byte-level tokenizer of 400 tokens with the chat template above."""
     import torch
-    from tokenizers import ByteLevelBPETokenizer
-    from transformers import (
-        AutoModelForCausalLM,
-        LlamaConfig,
-        MixtralConfig,
-        PreTrainedTokenizerFast,
-    )
+    from transformers import AutoModelForCausalLM, LlamaConfig, MixtralConfig
 
-    trained = ByteLevelBPETokenizer()
     texts = ["user\nassistant\nsystem\n", *(part for number in range(60) for part in _sum(number))]
-    trained.train_from_iterator(
-        texts * 2, 400, 2, show_progress=False, special_tokens=list(SPECIALS)
-    )
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=trained._tokenizer, pad_token=SPECIALS[0], eos_token=SPECIALS[2]
+    tokenizer = byte_level_tokenizer(
+        texts * 2, list(SPECIALS), pad_token=SPECIALS[0], eos_token=SPECIALS[2]
     )
     tokenizer.chat_template = TEMPLATE
     torch.manual_seed(0)
@@ -171,9 +161,7 @@ def save_model(folder: Path, case: Case) -> Path:
     if case.experts:  # so that the routers choose, and not nearly evenly
         for layer in model.model.layers:
             torch.nn.init.normal_(layer.mlp.gate.weight)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return saved(folder, model, tokenizer)
 
 
 def training(steps: int = STEPS) -> dict[str, Any]:

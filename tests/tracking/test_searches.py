@@ -20,7 +20,7 @@ from service.store.models import SearchRow
 from service.store.scope import EVERYTHING
 from tests.searches.conftest import Bench
 from tests.searches.simulated_worker import missing_column, search_spec
-from tests.support.databases import on_sqlite
+from tests.support.databases import on_both
 from tests.support.services import free_port
 from worker.tracking import search_shipper, shipper
 from worker.tracking.search_content import Progress, own_tags
@@ -225,7 +225,7 @@ class TestRun:
         assert runs(client, search) == []
 
 
-@on_sqlite
+@on_both
 class TestContent:
     def test_while_it_lives_and_at_its_end(
         self, search: Search, client: MlflowClient, tmp_path: Path
@@ -394,7 +394,6 @@ class TestOnce:
 
 
 class TestAway:
-    @on_sqlite
     def test_an_outage_only_delays(self, search: Search, client: MlflowClient) -> None:
         unreachable = MlflowTracker(f"http://127.0.0.1:{free_port()}")
         search.submit(max_trials=2)
@@ -422,7 +421,6 @@ class TestAway:
         search.ship(unreachable)
         assert search.row.tracking_final
 
-    @on_sqlite
     @pytest.mark.parametrize("weather", [Weather.LOST, Weather.TRUNCATED])
     def test_every_answer_is_lost_once(
         self, search: Search, client: MlflowClient, weather: Weather

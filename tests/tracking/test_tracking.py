@@ -14,6 +14,7 @@ from service.settings import Settings
 from service.store import history
 from service.store import tracking as store
 from service.store.database import Database
+from tests.support.databases import on_both
 from tests.support.services import free_port, wait_until
 from tests.tracking.conftest import PREPARED, Job
 from tests.tracking.support import TRAINED, expected_points, shipped_points, train
@@ -35,6 +36,7 @@ class TestMakeTracker:
         assert isinstance(make_tracker(Settings(mlflow_uri="http://127.0.0.1:1")), MlflowTracker)
 
 
+@on_both
 class TestMetrics:
     def test_all_numbers_arrive_with_their_steps_and_times(
         self, job: Job, tracker: MlflowTracker, client: MlflowClient
@@ -368,7 +370,6 @@ class TestEnd:
 
 
 class TestAway:
-    @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
     @pytest.mark.parametrize("weather", [Weather.LOST, Weather.TRUNCATED])
     def test_cut_in_the_middle_loses_and_doubles_nothing(
         self, job: Job, mlflow_uri: str, client: MlflowClient, weather: Weather
@@ -442,7 +443,6 @@ class TestAway:
 
         job.update(ended_at=db_now(-seconds))
 
-    @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
     def test_a_silent_server_blocks_nobody(self, job: Job) -> None:
         import socket
         import time

@@ -1,13 +1,14 @@
 """Pairs of equal jobs: one process against two that have half of each batch."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
+from transformers import AutoModelForCausalLM
 
 from service.contract.events import Metric
 from tests.data.squad_sample import squad_file
@@ -79,6 +80,15 @@ class Suite:
     def then(self, name: str, case: Case) -> None:
         """One that only two processes run."""
         self.two[name] = case
+
+    def resume(self, name: str, whole: str, step: int, attempt: int = 2) -> None:
+        """From a checkpoint of one of two processes."""
+        case = self.two[whole]
+        folder = case.request.attempt_dir.with_name(str(attempt))
+        folder.mkdir()
+        checkpoint = case.request.attempt_dir / "checkpoints" / str(step)
+        changes = {"attempt_dir": folder, "resume_from": checkpoint}
+        self.then(name, replace(case, request=case.request.model_copy(update=changes)))
 
     def run(self) -> dict[str, Both]:
         alone = {name: run_on_one(case) for name, case in self.one.items()}
@@ -217,6 +227,36 @@ def assert_equal_gradients(both: Both) -> None:
     assert len(one) > 10
     for name, gradient in one.items():
         torch.testing.assert_close(two[name], gradient, atol=1e-6, rtol=0)
+
+
+def adapted(model: Path, **peft: Any) -> Callable[[Path], dict[str, Any]]:
+    return lambda home: {**texts("causal-lm", model)(home), "peft": peft}
+
+
+def assert_resumed(resumed: Outcome, whole: Outcome, step: int) -> None:
+    """After `step` each number is that of the uninterrupted training."""
+    assert resumed.result.weights_sha256 == whole.result.weights_sha256
+    assert resumed.losses == {s: loss for s, loss in whole.losses.items() if s > step}
+    assert resumed.losses
+    assert resumed.result.metrics["train_loss"] == whole.result.metrics["train_loss"]
+
+
+def assert_written_in_the_background(outcome: Outcome) -> None:
+    """All checkpoints but the last, after which there is nothing to do meanwhile."""
+    writers = outcome.writers
+    assert writers == ["checkpoint"] * (len(writers) - 1) + ["MainThread"]
+    assert len(writers) > 1
+
+
+def assert_same_model(both: Both) -> None:
+    one, two = (
+        AutoModelForCausalLM.from_pretrained(each.request.workspace / str(each.result.output_dir))
+        for each in (both.one, both.two)
+    )
+    assert type(two) is type(one)
+    expected = dict(one.named_parameters())
+    for name, value in two.named_parameters():
+        torch.testing.assert_close(value, expected[name], atol=1e-6, rtol=1e-5)
 
 
 class SameAsOne:

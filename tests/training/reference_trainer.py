@@ -5,23 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-from torch.utils.data import Dataset
 
 from tests.training.support import Job, Recorder, TinyObjective, rows, run, tiny_model
 from worker.tasks.base import PreparedSplit
 
 TRAIN, VALIDATION = rows(22, seed=3), rows(5, seed=4)
-
-
-class _Rows(Dataset[Any]):
-    def __init__(self, data: list[Any]) -> None:
-        self._data = data
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def __getitem__(self, index: int) -> Any:
-        return self._data[index]
 
 
 class SavedSteps(transformers.TrainerCallback):
@@ -51,8 +39,8 @@ def run_trainer(
             **options,
         ),
         data_collator=TinyObjective({"train": PreparedSplit(TRAIN, TRAIN)}).collate,
-        train_dataset=_Rows(TRAIN),
-        eval_dataset=_Rows(VALIDATION),
+        train_dataset=TRAIN,
+        eval_dataset=VALIDATION,
         callbacks=[saved, *callbacks],
     )
     trainer.train()

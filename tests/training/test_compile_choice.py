@@ -15,7 +15,6 @@ from tests.contract.factories import job_spec
 from tests.training.support import Job, Killed, Recorder, rows, run
 from worker.training import compile_choice
 from worker.training.checkpointing import state
-from worker.training.kernels import compile_cache
 
 # Of dynamo itself, which looks at each tensor that a layer is given.
 pytestmark = [
@@ -180,14 +179,6 @@ def test_the_next_job_of_the_kind_measures_nothing(
     assert len(compiler.layers) == 2
 
 
-def test_a_damaged_verdict_is_none(make: Make) -> None:
-    verdict = compile_cache.Verdict(make())
-    verdict.write(faster=True)
-    [file] = (make().cache_dir / prepared_data.COMPILED).glob("*/verdict.json")
-    file.write_text("fals")
-    assert verdict.read() is None
-
-
 def test_layers_that_compute_something_else_are_left_out(
     make: Make, plain: tuple[TrainResult, Recorder], compiler: Compiler
 ) -> None:
@@ -305,11 +296,3 @@ class TestWhenItIsMeasured:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         spec = job_spec(task="causal-lm", training=training, resources=resources)
         assert MAY_BE_MEASURED(spec) is expected
-
-    def test_never_on_a_cpu(self, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(compile_choice, "may_be_measured", MAY_BE_MEASURED)
-        request = make()
-        assert not MAY_BE_MEASURED(request.spec)
-        run(request)
-        progress = request.attempt_dir / "checkpoints" / "4" / "progress.json"
-        assert "compiled_layers" not in json.loads(progress.read_text())["fast_paths"]

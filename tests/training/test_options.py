@@ -9,11 +9,9 @@ import pytest
 import torch
 import transformers
 from pydantic import ValidationError
-from safetensors.torch import load_file
 
-from service.contract.events import Notice, PhaseChanged
+from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
-from service.contract.states import Phase
 from service.contract.training import TrainingSpec
 from tests.training.factories import spec_of, tiny_bert
 from tests.training.reference_trainer import (
@@ -89,18 +87,6 @@ class TestNeftune:
         assert noisy.train_values("loss") != quiet.train_values("loss")
         assert noisy.evaluations() == quiet.evaluations()
         assert with_noise.weights_sha256 == without.weights_sha256
-
-    def test_nothing_of_it_is_saved(self, make_job: Callable[..., Job]) -> None:
-        job = make_job(**SHORT, **self.OPTIONS)
-        result, _ = run(job.request())
-        plain, _ = run(make_job(**SHORT).request())
-        saved = set(load_file(job.workspace / str(result.output_dir) / "model.safetensors"))
-        other = make_job(**SHORT)
-        result, _ = run(other.request())
-        assert saved == set(
-            load_file(other.workspace / str(result.output_dir) / "model.safetensors")
-        )
-        assert plain.steps == result.steps
 
     def test_a_resumed_run_draws_the_same_noise(self, make_job: Callable[..., Job]) -> None:
         resumed_is_the_same(make_job(max_steps=6, save_steps=3, **self.OPTIONS), 3)
@@ -322,14 +308,6 @@ class TestAutoFindBatchSize:
         assert caught.value.failure.code is FailureCode.OUT_OF_MEMORY
         assert caught.value.failure.details["batch_size"] == 1
 
-    def test_it_is_off_unless_asked_for(
-        self, make_job: Callable[..., Job], memory_for: Callable[..., None]
-    ) -> None:
-        memory_for(6)
-        with pytest.raises(StageError) as caught:
-            run(make_job(**{**self.OPTIONS, "auto_find_batch_size": False}).request())
-        assert caught.value.failure.details["batch_size"] == 12
-
 
 class TestNumbers:
     @pytest.mark.usefixtures("sequential")
@@ -347,10 +325,6 @@ class TestNumbers:
         assert recorder.train_values("num_input_tokens_seen") == expected
         assert result.metrics["num_input_tokens_seen"] == expected[4]
         assert result.metrics["total_flos"] == trainer.state.total_flos > 0
-
-    def test_they_are_not_counted_unless_asked_for(self, make_job: Callable[..., Job]) -> None:
-        result, _ = run(make_job(**SHORT).request())
-        assert "num_input_tokens_seen" not in result.metrics
 
     @pytest.mark.parametrize(
         ("name", "precision", "tf32", "peak"),
@@ -396,8 +370,3 @@ class TestNumbers:
     )
     def test_no_peak_of_a_device_with_a_name_like_it(self, name: str) -> None:
         assert flops.peak_of(name, "bf16", tf32=False) is None
-
-    def test_no_share_of_a_peak_on_a_cpu(self, make_job: Callable[..., Job]) -> None:
-        result, recorder = run(make_job(**SHORT).request())
-        assert "train_mfu" not in result.metrics
-        assert Phase.TRAINING in [event.phase for event in recorder.of(PhaseChanged)]

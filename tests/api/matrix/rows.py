@@ -61,7 +61,6 @@ def _search(job: dict[str, Any]) -> dict[str, Any]:
     return {"job": job | {"dataset": dataset}, "space": {"training.logging_steps": [5, 10]}}
 
 
-_OF_JOB_AND_FILE: Final = _uploaded(train="$file") | {"model": {"job": "$done"}}
 _REFERENCES: Final[tuple[dict[str, Any], ...]] = (
     _uploaded(train="$file"),
     _uploaded(train=["$free_file", "$file"]),

@@ -1,6 +1,5 @@
 """Chat completions and completions, asked for with OpenAI's own client; a thread is the worker."""
 
-import asyncio
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args
@@ -19,7 +18,6 @@ from service.contract.failures import Failure, FailureCode
 from service.contract.predictions import PredictionResult
 from service.store.models import JobRow, PredictionRow
 from tests.api.conftest import Server
-from tests.support.databases import on_sqlite
 from tests.support.factories import claim_job, make_job
 from tests.support.job_rows import finished_job
 from tests.support.predictions import answered_by_thread
@@ -141,7 +139,6 @@ def test_offsets_count_characters_also_where_a_token_is_a_part_of_one() -> None:
     assert found.choices[0].logprobs.text_offset == [0, 1, 2, 2, 2, 3]
 
 
-@on_sqlite
 class TestChat:
     def test_calls_of_tools(self, server: Server, asking: openai.OpenAI) -> None:
         with answered_by_thread(server.database, result("<call>", message=CALL)):
@@ -188,14 +185,6 @@ class TestChat:
         assert [chunk.choices[0].finish_reason for chunk in (told[-1], finish)] == [None, "stop"]
         assert (usage.choices, usage.usage and usage.usage.total_tokens) == ([], 7)
 
-    def test_the_client_s_own_accumulation(self, server: Server, asking: openai.OpenAI) -> None:
-        with (
-            answered_by_thread(server.database, result("a", "b")),
-            asking.chat.completions.stream(model=MODEL, messages=HELLO, n=2) as stream,
-        ):
-            completion = stream.get_final_completion()
-        assert [choice.message.content for choice in completion.choices] == ["a", "b"]
-
     def test_tools_are_streamed_when_they_are_whole(
         self, server: Server, asking: openai.OpenAI
     ) -> None:
@@ -208,15 +197,6 @@ class TestChat:
         assert message.content == ""
         assert message.tool_calls is not None
         assert message.tool_calls[0].function.name == "weather"
-
-    def test_the_asynchronous_client(self, server: Server, asking: openai.OpenAI) -> None:
-        async def ask() -> str | None:
-            async with openai.AsyncOpenAI(base_url=asking.base_url, api_key="x") as client:
-                found = await client.chat.completions.create(model=MODEL, messages=HELLO)
-                return found.choices[0].message.content
-
-        with answered_by_thread(server.database, result("Hi")):
-            assert asyncio.run(ask()) == "Hi"
 
     def test_a_failure_in_a_stream_is_an_error(self, server: Server, asking: openai.OpenAI) -> None:
         failure = Failure.of(FailureCode.SEQUENCE_TOO_LONG, "9 tokens.", action="Shorten it.")
@@ -255,7 +235,6 @@ FAILURES = [
 ]
 
 
-@on_sqlite
 class TestErrors:
     @pytest.mark.parametrize(("code", "status", "name", "retry"), FAILURES)
     def test_of_workers(
@@ -293,14 +272,6 @@ class TestErrors:
         with pytest.raises(openai.BadRequestError) as raised:
             asking.completions.create(model="/etc", prompt="a")
         assert raised.value.param == "model"
-
-    def test_without_a_worker(self, server: Server) -> None:
-        body = {"model": MODEL, "messages": HELLO}
-        answer = server.client.post("/v1/chat/completions", json=body)
-        assert (answer.status_code, answer.headers["Retry-After"]) == (503, "2")
-        assert answer.json()["error"]["code"] == "no_worker"
-        assert "finetune worker --queues cpu" in answer.json()["error"]["message"]
-        assert states(server) == []
 
     def test_while_all_workers_train(self, server: Server, asking: openai.OpenAI) -> None:
         claim_job(server.database, make_job(server.database), "worker-1")
@@ -349,7 +320,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@on_sqlite
 @pytest.mark.parametrize(("changes", "param"), REFUSED)
 def test_nothing_is_ignored_in_silence(server: Server, changes: dict[str, Any], param: str) -> None:
     body = {"model": MODEL, "messages": HELLO, **changes}
@@ -359,7 +329,6 @@ def test_nothing_is_ignored_in_silence(server: Server, changes: dict[str, Any], 
     assert error["type"] == "invalid_request_error"
 
 
-@on_sqlite
 def test_what_changes_nothing_is_accepted(server: Server, asking: openai.OpenAI) -> None:
     with answered_by_thread(server.database, result("Hi")):
         completion = asking.chat.completions.create(
@@ -382,7 +351,6 @@ def test_what_changes_nothing_is_accepted(server: Server, asking: openai.OpenAI)
     assert completion.choices[0].message.content == "Hi"
 
 
-@on_sqlite
 class TestCompletions:
     def test_several_prompts(self, server: Server, asking: openai.OpenAI) -> None:
         with answered_by_thread(server.database, result("x", "y")):
@@ -435,7 +403,6 @@ class TestCompletions:
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
-@on_sqlite
 def test_a_text_that_another_worker_wrote_differently_is_no_answer(
     server: Server, asking: openai.OpenAI
 ) -> None:
@@ -446,7 +413,6 @@ def test_a_text_that_another_worker_wrote_differently_is_no_answer(
     assert raised.value.code == "answer_changed"
 
 
-@on_sqlite
 def test_the_seventeenth_prediction_of_a_project_is_refused(server: Server) -> None:
     register_worker(server.database)
     url = f"{server.url}/v1/completions"

@@ -1,12 +1,10 @@
 """Errors as OpenAI's clients take them apart."""
 
-import openai
 import pytest
 
 from service.api.openai import errors
 from service.api.schemas.problems import Problem
 from tests.api.conftest import Server
-from tests.support.databases import on_sqlite
 
 
 def _problem(status: int, code: str, **more: object) -> Problem:
@@ -58,7 +56,6 @@ def test_param_is_the_first_field_that_is_wrong() -> None:
     assert errors.envelope(_problem(422, "invalid_request", errors=faults))["param"] == "purpose"
 
 
-@on_sqlite
 class TestAnswers:
     def test_a_path_of_openai_answers_with_the_envelope_alone(self, server: Server) -> None:
         answer = server.client.get("/v1/fine_tuning/none")
@@ -85,12 +82,3 @@ class TestAnswers:
     def test_each_answer_says_how_long_it_took(self, server: Server) -> None:
         answer = server.client.get("/v1/jobs")
         assert answer.headers["openai-processing-ms"].isdigit()
-
-    def test_the_client_of_openai_raises_its_own_errors(self, server: Server) -> None:
-        base_url = f"{server.client.base_url}/v1"
-        client = openai.OpenAI(api_key="any", base_url=base_url, max_retries=0)
-        with pytest.raises(openai.NotFoundError) as caught:
-            client.files.retrieve("file-none")
-        assert caught.value.code == "file_not_found"
-        assert caught.value.type == "invalid_request_error"
-        assert caught.value.request_id == caught.value.response.headers["x-request-id"]

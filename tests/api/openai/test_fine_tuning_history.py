@@ -10,7 +10,6 @@ from service.store.models import EventRow
 from tests.api.conftest import Server
 from tests.api.factories import START, add_job
 from tests.api.openai.chat_jobs import CHAT, strict, trained
-from tests.support.databases import on_sqlite
 
 LEVELS = [
     ("notice", {"message": "Line 3", "data": {"split": "train", "reason": "no_answer"}}, "error"),
@@ -19,7 +18,6 @@ LEVELS = [
 ]
 
 
-@on_sqlite
 def test_levels_of_events(client: openai.OpenAI, server: Server) -> None:
     job_id = add_job(server.database, spec=CHAT, state="failed", event_seq=len(LEVELS))
     with server.database.write() as session:
@@ -61,7 +59,6 @@ def test_events_come_newest_first_in_pages_of_any_size(
         assert raised.value.param == "after"
 
 
-@on_sqlite
 def test_checkpoints_are_named(client: openai.OpenAI, server: Server) -> None:
     job_id = trained(server)
     page = client.fine_tuning.jobs.checkpoints.list(job_id, limit=1)

@@ -16,12 +16,10 @@ from tests.api.conftest import Server
 from tests.api.factories import START, add_job
 from tests.api.openai.chat_jobs import CHAT, strict, trained
 from tests.openai_clients.scripts.strict import require_exact
-from tests.support.databases import on_sqlite
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
-@on_sqlite
 def test_a_supervised_job_is_a_native_chat_job(
     client: openai.OpenAI, server: Server, file: str
 ) -> None:
@@ -84,7 +82,6 @@ def test_a_supervised_job_is_a_native_chat_job(
     assert client.fine_tuning.jobs.retrieve(job.id) == job
 
 
-@on_sqlite
 def test_auto_becomes_numbers(client: openai.OpenAI, file: str) -> None:
     job = client.fine_tuning.jobs.create(
         model="org/base",
@@ -98,7 +95,6 @@ def test_auto_becomes_numbers(client: openai.OpenAI, file: str) -> None:
     assert job.seed != other.seed  # drawn for each
 
 
-@on_sqlite
 def test_dpo_is_preference(client: openai.OpenAI, server: Server, file: str) -> None:
     job = client.fine_tuning.jobs.create(
         model="org/base",
@@ -115,7 +111,6 @@ def test_dpo_is_preference(client: openai.OpenAI, server: Server, file: str) -> 
     assert spec["training"]["learning_rate"] == 1e-6
 
 
-@on_sqlite
 def test_native_sections_reach_the_spec(client: openai.OpenAI, server: Server, file: str) -> None:
     job = client.fine_tuning.jobs.create(
         model="org/base",
@@ -173,7 +168,6 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-@on_sqlite
 def test_errors_name_the_parameter(client: openai.OpenAI, file: str) -> None:
     for body, param, says in REFUSED:
         with pytest.raises(openai.BadRequestError) as raised:
@@ -183,7 +177,6 @@ def test_errors_name_the_parameter(client: openai.OpenAI, file: str) -> None:
     assert not client.fine_tuning.jobs.list().data
 
 
-@on_sqlite
 def test_no_body_breaks_it(server: Server) -> None:
     large = {"model": "a", "training_file": "b", "metadata": {str(n): "x" * 600 for n in range(90)}}
     bodies: list[Any] = [[], 3, "x", {"model": 3}, {"model": {"job": []}}, large]
@@ -194,7 +187,6 @@ def test_no_body_breaks_it(server: Server) -> None:
         assert len(answer.content) < 10_000
 
 
-@on_sqlite
 def test_any_job_is_listed(client: openai.OpenAI, server: Server, file: str) -> None:
     ids = [add_job(server.database), add_job(server.database, spec=CHAT, metadata_={"a": "b"})]
     ids.append(client.fine_tuning.jobs.create(model="org/base", training_file=file).id)
@@ -213,7 +205,6 @@ def test_any_job_is_listed(client: openai.OpenAI, server: Server, file: str) -> 
     assert server.client.get("/v1/fine_tuning/jobs?metadat[a]=x").status_code == 400
 
 
-@on_sqlite
 def test_the_life_of_a_job(client: openai.OpenAI, file: str) -> None:
     job = client.fine_tuning.jobs.create(model="org/base", training_file=file)
     assert client.fine_tuning.jobs.pause(job.id).status == "paused"  # type: ignore[comparison-overlap]
@@ -228,7 +219,6 @@ def test_the_life_of_a_job(client: openai.OpenAI, file: str) -> None:
         client.fine_tuning.jobs.retrieve("job-0")
 
 
-@on_sqlite
 def test_a_repeated_cancel_is_answered_as_the_first(client: openai.OpenAI, file: str) -> None:
     job = client.fine_tuning.jobs.create(model="org/base", training_file=file)
     cancelled = client.fine_tuning.jobs.cancel(job.id)
@@ -251,14 +241,12 @@ STATUSES = [
 ]
 
 
-@on_sqlite
 def test_statuses(client: openai.OpenAI, server: Server) -> None:
     for state, stage, status in STATUSES:
         job_id = add_job(server.database, spec=CHAT, state=state, stage=stage)
         assert client.fine_tuning.jobs.retrieve(job_id).status == status, (state, stage)
 
 
-@on_sqlite
 def test_a_failure_says_what_to_do(client: openai.OpenAI, server: Server) -> None:
     failure = {
         "code": "unreadable_row",
@@ -276,7 +264,6 @@ def test_a_failure_says_what_to_do(client: openai.OpenAI, server: Server) -> Non
     assert job["finished_at"] == int(START.timestamp())
 
 
-@on_sqlite
 def test_native_jobs_of_every_kind_have_the_shape(client: openai.OpenAI, server: Server) -> None:
     texts = [path.read_text() for path in sorted(EXAMPLES.glob("*.yaml"))]
     given = [yaml.safe_load(re.sub(r"\./[\w./-]+", "file-1", text)) for text in texts]
@@ -291,7 +278,6 @@ def test_native_jobs_of_every_kind_have_the_shape(client: openai.OpenAI, server:
     assert [job["id"] for job in page["data"]] == ids[::-1]
 
 
-@on_sqlite
 def test_a_model_is_listed_trained_further_and_deleted(
     client: openai.OpenAI, server: Server, file: str
 ) -> None:
@@ -326,7 +312,6 @@ def test_a_model_is_listed_trained_further_and_deleted(
     assert (kept.status, kept.fine_tuned_model) == ("succeeded", None)
 
 
-@on_sqlite
 def test_what_is_not_offered_says_why(client: openai.OpenAI) -> None:
     grader: Any = {"type": "string_check", "name": "x", "input": "a", "reference": "b"}
     for ask in (

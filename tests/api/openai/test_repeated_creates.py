@@ -25,7 +25,6 @@ from service.store.create_calls import Attempt
 from service.store.models import CreateCallRow
 from tests.api.conftest import Server, running
 from tests.support import services
-from tests.support.databases import on_sqlite
 from tests.support.proxy import LOST, Proxy
 
 CREATE = "POST /v1/fine_tuning/jobs"
@@ -117,7 +116,6 @@ def test_attempts_at_once_make_one_job(server: Server, monkeypatch: pytest.Monke
     assert _ids(server) == list(made)
 
 
-@on_sqlite
 def test_a_first_attempt_that_arrives_slowly_makes_no_second_job(server: Server) -> None:
     """Its body arrives when the second attempt has made the job."""
     body = json.dumps(FROM_HUB).encode()
@@ -137,7 +135,6 @@ def test_a_first_attempt_that_arrives_slowly_makes_no_second_job(server: Server)
     assert _ids(server) == [made]
 
 
-@on_sqlite
 def test_equal_calls_keep_their_own_jobs(server: Server) -> None:
     first, second = _post(server, 0), _post(server, None)
     assert first != second
@@ -148,7 +145,6 @@ def test_equal_calls_keep_their_own_jobs(server: Server) -> None:
     assert _post(server, 1, suffix="other") not in _ids(server)[1:]
 
 
-@on_sqlite
 def test_a_repeat_is_not_validated_again_and_expires(server: Server) -> None:
     file = server.client.post(
         "/v1/files",

@@ -11,7 +11,6 @@ from service.store.database import Database, db_now
 from service.store.models import MetricRow
 from service.store.scope import Scope
 from tests.api.conftest import Server
-from tests.support.databases import on_sqlite
 from tests.support.factories import make_job
 from tests.support.job_rows import put
 
@@ -58,7 +57,6 @@ def test_numbers_of_each_step(client: openai.OpenAI, database: Database) -> None
     assert client.files.content(file_id).read() == CSV
 
 
-@on_sqlite
 def test_a_range_and_what_the_client_has(server: Server, database: Database) -> None:
     path = f"/v1/files/file-results{trained(database).removeprefix('job-')}/content"
     part = server.client.get(path, headers={"Range": "bytes=0-3"})
@@ -67,7 +65,6 @@ def test_a_range_and_what_the_client_has(server: Server, database: Database) -> 
     assert again.status_code == 304
 
 
-@on_sqlite
 def test_it_is_deleted_with_the_job(client: openai.OpenAI, database: Database) -> None:
     job_id = trained(database)
     (file_id,) = client.fine_tuning.jobs.retrieve(job_id).result_files
@@ -85,7 +82,6 @@ def test_not_for_another_project(database: Database) -> None:
         result_files.make(session, Scope("other"), job_id)
 
 
-@on_sqlite
 def test_none_before_the_end(client: openai.OpenAI, database: Database) -> None:
     job_id = make_job(database)
     assert client.fine_tuning.jobs.retrieve(job_id).result_files == []

@@ -1,7 +1,5 @@
 """Uploads in parts: through the openai client, and against what clients and crashes do to them."""
 
-import hashlib
-import secrets
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from service.store.database import Database, db_now
 from service.store.models import FileRow, ProjectRow, RemovalRow, UploadPartRow, UploadRow
 from service.store.owner_models import DEFAULT_PROJECT
 from tests.api.conftest import Server
-from tests.support.databases import on_sqlite
+from tests.support.databases import on_both
 
 
 def begin(server: Server, size: int, **changes: Any) -> str:
@@ -74,47 +72,6 @@ def stored(database: Database) -> int:
 
 
 class TestOpenAIClient:
-    def test_a_file_in_chunks(self, server: Server, client: openai.OpenAI, tmp_path: Path) -> None:
-        content = secrets.token_bytes(700_001)
-        path = tmp_path / "rows.jsonl"
-        path.write_bytes(content)
-        upload = client.uploads.upload_file_chunked(
-            file=path,
-            mime_type="text/jsonl",
-            purpose="fine-tune",
-            part_size=100_000,
-            md5=hashlib.md5(content).hexdigest(),
-        )
-        assert (upload.status, upload.bytes, upload.filename) == (
-            "completed",
-            700_001,
-            "rows.jsonl",
-        )
-        assert upload.expires_at - upload.created_at == 3600
-        assert upload.model_extra == {}
-        file = upload.file
-        assert file is not None
-        assert (file.bytes, file.purpose, file.expires_at) == (700_001, "fine-tune", None)
-        assert client.files.retrieve(file.id) == file
-        assert client.files.wait_for_processing(file.id) == file
-        assert client.files.content(file.id).read() == content
-        assert file.model_extra is not None
-        assert file.model_extra["sha256"] == hashlib.sha256(content).hexdigest()
-        assert on_disk(server) == [f"files/{file.id}"]
-
-    def test_create_part_cancel(self, server: Server, client: openai.OpenAI) -> None:
-        upload = client.uploads.create(
-            bytes=3, filename="a", mime_type="text/plain", purpose="user_data"
-        )
-        made = client.uploads.parts.create(upload.id, data=b"abc")
-        assert (made.object, made.upload_id, made.model_extra) == ("upload.part", upload.id, {})
-        for _ in range(2):
-            assert client.uploads.cancel(upload.id).status == "cancelled"
-        with pytest.raises(openai.ConflictError) as caught:
-            client.uploads.parts.create(upload.id, data=b"abc")
-        assert caught.value.code == "upload_not_pending"
-        assert on_disk(server) == []
-
     def test_a_file_that_expires(
         self, server: Server, client: openai.OpenAI, database: Database
     ) -> None:
@@ -136,15 +93,7 @@ class TestOpenAIClient:
         sweep(database, server)
         assert on_disk(server) == []
 
-    @on_sqlite
-    def test_the_file_of_an_upload_expires_too(self, server: Server) -> None:
-        after = {"anchor": "created_at", "seconds": 7200}
-        upload_id = begin(server, 1, expires_after=after)
-        file = complete(server, upload_id, part(server, upload_id, b"a")).json()["file"]
-        assert file["expires_at"] == file["created_at"] + 7200
 
-
-@on_sqlite
 class TestParts:
     def test_at_once_and_in_another_order(self, server: Server) -> None:
         upload_id = begin(server, 8 * 50_000)
@@ -193,6 +142,7 @@ class TestParts:
         part(server, begin(server, size), b"a" * size)
 
 
+@on_both
 class TestComplete:
     def test_a_repeated_one_answers_the_same(self, server: Server) -> None:
         upload_id = begin(server, 4)
@@ -218,7 +168,6 @@ class TestComplete:
         assert code(wrong_sum) == (400, "checksum_mismatch")
         assert complete(server, upload_id, *ids).json()["status"] == "completed"
 
-    @on_sqlite
     @pytest.mark.parametrize("broken", [1, 2, 3, 4])
     def test_it_continues_after_a_failure(
         self, server: Server, monkeypatch: pytest.MonkeyPatch, broken: int
@@ -242,6 +191,7 @@ class TestComplete:
         assert on_disk(server) == [f"files/{file['id']}"]
 
 
+@on_both
 class TestLimits:
     def test_open_uploads(self, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(uploads, "MOST_OPEN", 2)
@@ -267,7 +217,6 @@ class TestLimits:
         assert complete(server, first, *ids).status_code == 200
         assert stored(database) == 10
 
-    @on_sqlite
     def test_wrong_announcements(self, server: Server) -> None:
         body = {"bytes": 1, "filename": "a", "mime_type": "a", "purpose": "evals"}
         for wrong, status, param in (
@@ -282,6 +231,7 @@ class TestLimits:
                 assert answer.json()["error"]["param"] == param
 
 
+@on_both
 class TestSweep:
     def test_an_expired_one(self, server: Server, database: Database) -> None:
         upload_id = begin(server, 2)
@@ -301,7 +251,6 @@ class TestSweep:
         with database.read() as session:
             assert session.scalar(select(UploadRow.id)) is None
 
-    @on_sqlite
     def test_not_while_it_is_completed(self, server: Server, database: Database) -> None:
         upload_id = begin(server, 2)
         part(server, upload_id, b"ab")

@@ -12,7 +12,7 @@ from typing import Any
 
 import openai
 
-from tests.openai_clients.scripts import cookbook, tools
+from tests.openai_clients.scripts import tools
 from tests.openai_clients.scripts.client import connected, exact, refused
 from tests.openai_clients.scripts.completions import check_model
 from tests.openai_clients.scripts.webhooks import received_events
@@ -42,7 +42,6 @@ def main() -> None:
     if extent == "whole":
         check_training_further(client, done.id, training.id)
         check_dpo(client, model)
-        cookbook.check(client, model)
     check_removal(client, done.fine_tuned_model)
 
 

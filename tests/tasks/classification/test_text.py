@@ -481,22 +481,6 @@ class TestLabelFaults:
         assert caught.value.failure.code is FailureCode.LABEL_MISMATCH
 
 
-class TestTestSplit:
-    def test_predictions_without_labels(self, make_job: MakeJob) -> None:
-        job = make_job({"train": ROWS, "test": [{"text": "number 3 is odd"}, {"text": "x"}]})
-        result, _ = job.train()
-        found = predictions(job, "test/predictions.json")
-        assert [row["row"] for row in found] == [1, 2]
-        assert all(set(row) == {"row", "prediction", "probabilities"} for row in found)
-        classify = transformers.pipeline(
-            "text-classification", model=str(job.workspace / str(result.output_dir)), device="cpu"
-        )
-        theirs = classify(["number 3 is odd", "x"])
-        assert [row["prediction"] for row in found] == [each["label"] for each in theirs]
-        scores = [row["probabilities"][row["prediction"]] for row in found]
-        assert scores == pytest.approx([each["score"] for each in theirs], rel=1e-5)
-
-
 class TestAccumulation:
     def test_two_batches_are_one_large_batch(self, make_job: MakeJob) -> None:
         rows = [{"text": "word " * (n + 1), "label": n % 3} for n in range(8)]
@@ -537,15 +521,6 @@ class TestNamedValidationSets:
         assert len(predictions(job, "validation.high/predictions.json")) == 8
         assert list(recorder.evaluations()) == [0, 1, 2]
         assert result.baseline.keys() == names
-
-    def test_each_is_evaluated_as_if_it_were_alone(self, make_job: MakeJob) -> None:
-        job = make_job({"train": ROWS})
-        job.body["dataset"]["validation"] = self.both(job)
-        together = job.train(2)[0]
-        alone = make_job({"train": ROWS, "validation": ROWS[:4]})
-        metrics = alone.train(3)[0].metrics
-        assert together.metrics["eval_low_loss"] == metrics["eval_loss"]
-        assert together.metrics["eval_low_f1"] == metrics["eval_f1"]
 
     @pytest.mark.parametrize("name", ["eval_high_loss", "high_loss"])
     def test_one_of_them_chooses_the_best(self, make_job: MakeJob, name: str) -> None:

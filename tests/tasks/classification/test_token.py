@@ -200,16 +200,6 @@ class TestEvaluation:
         result, _ = make_job({"train": rows, "validation": rows}).train()
         assert set(evaluations(result)) == {"eval_loss", "eval_accuracy"}
 
-    def test_the_test_split_needs_no_tags(self, make_job: MakeJob) -> None:
-        job = make_job({"train": ROWS, "test": [{"tokens": ["Ada", "wrote"]}]})
-        result, _ = job.train()
-        (row,) = predictions(job, "test/predictions.json")
-        assert row.keys() == {"row", "tokens", "prediction", "probabilities"}
-        assert all(1 / 5 < each <= 1 for each in row["probabilities"])
-        assert set(row["prediction"]) <= {"B-LOC", "B-PER", "I-LOC", "I-PER", "O"}
-        model = transformers.AutoConfig.from_pretrained(job.workspace / str(result.output_dir))
-        assert model.id2label == {0: "B-LOC", 1: "B-PER", 2: "I-LOC", 3: "I-PER", 4: "O"}
-
 
 class TestIgnoredWords:
     @pytest.mark.parametrize("mark", [-100, "-100"])

@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 
-from tests.support.models import minilm_dir, save_tiny_gpt2
+from tests.support.models import minilm_dir, save_tiny_gpt2, saved, tiny_bert_config
 from tests.tasks.stages import StagedJob, write_rows
 from tests.training.support import PLAIN
 from worker.tasks.base import load_splits
@@ -41,18 +41,8 @@ def save_tiny_masked_bert(folder: Path) -> Path:
     """With its head, so that none of the weights starts at random."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(minilm_dir())
     transformers.set_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
-    transformers.BertForMaskedLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    config = tiny_bert_config(vocab_size=len(tokenizer))
+    return saved(folder, transformers.BertForMaskedLM(config), tokenizer)
 
 
 class _Rows(torch.utils.data.Dataset[Any]):

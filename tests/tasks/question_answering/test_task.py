@@ -214,24 +214,6 @@ class TestEvaluate:
             empty.append(sum(text == "" for text in texts))
         assert empty == [24, 0]
 
-    def test_test_split_gives_predictions_and_no_metrics(self, tmp_path: Path, minilm: Any) -> None:
-        spec = qa_spec()
-        rows = squad_rows("validation", "1.1")[:5]
-        for row in rows:
-            row["answers"] = {"text": [], "answer_start": []}
-        splits = {
-            "train": prepare(tmp_path, minilm, spec, "train", squad_rows("train", "1.1")[:2]),
-            "test": prepare(tmp_path, minilm, spec, "test", rows),
-        }
-        model = tiny_bert(minilm)
-        objective = QuestionAnswering().bind(spec, minilm, model, splits)
-        evaluation = objective.evaluate("test", forward_with(model, 2), tmp_path / "out")
-        assert evaluation is not None
-        assert evaluation.metrics == {}
-        predictions = json.loads(evaluation.files["test/predictions.json"].read_text())
-        assert list(predictions) == [row["id"] for row in rows]
-        assert objective.evaluate("validation", forward_with(model, 2), tmp_path) is None
-
     def test_samples_show_question_context_answers_and_prediction(
         self, tmp_path: Path, minilm: Any
     ) -> None:

@@ -355,16 +355,6 @@ class TestEvaluation:
         lines = (job.workspace / "attempts/2/predictions/generated_predictions.txt").read_text()
         assert lines.splitlines() == [row["prediction"] for row in written]
 
-    def test_a_test_split_needs_no_summaries(self, make_job: Make) -> None:
-        texts = [{"text": row["text"]} for row in rows("summaries-validation.jsonl", 3)]
-        job = make_job(test=texts)
-        _, recorder = job.train()
-        names = {event.name for event in recorder.of(ArtifactWritten)}
-        assert {"test/predictions.json", "test/generated_predictions.txt"} <= names
-        assert [row.keys() for row in read_predictions(job, "test/predictions.json")] == [
-            {"prediction"}
-        ] * 3
-
     def test_without_generation_there_is_only_the_loss(self, make_job: Make) -> None:
         result, recorder = make_job({"predict_with_generate": False}).train()
         assert scores(result.metrics).keys() == {"loss"}
@@ -384,16 +374,6 @@ class TestEvaluation:
         )
         assert often[1].train_values("loss") == seldom[1].train_values("loss")
         assert often[0].samples == seldom[0].samples
-
-    def test_several_validation_sets(self, make_job: Make) -> None:
-        job = make_job()
-        whole = job.body["dataset"]["validation"]
-        first = write_rows(job.home / "first.jsonl", rows("summaries-validation.jsonl", 2))
-        job.body["dataset"]["validation"] = {"whole": whole, "first": first}
-        result, recorder = job.train()
-        assert {"eval_whole_loss", "eval_first_rouge1"} <= result.metrics.keys()
-        names = {event.name for event in recorder.of(ArtifactWritten)}
-        assert {f"validation.{name}/predictions.json" for name in ("first", "whole")} <= names
 
     def test_in_bfloat16(self, make_job: Make) -> None:
         full, _ = make_job().train()

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from transformers import (
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
@@ -176,17 +175,12 @@ def _tiny(suite: Suite) -> None:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Both]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("shared")
     suite = Suite(folder)
     _tiny(suite)
     _tasks(suite, folder)
     _without_training(suite, folder)
-    try:
-        return suite.run()
-    finally:
-        torch.set_num_threads(before)
+    return suite.run()
 
 
 def found(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -45,7 +45,7 @@ def newest(job: Job, recorder: Recorder) -> Path:
 
 @pytest.mark.parametrize(
     ("strategy", "steps"),
-    # tests/e2e/test_two_processes.py interrupts ddp, too.
+    # Of a whole service: `make chaos`.
     [("ddp", 54), ("fsdp", 40)],
 )
 def test_the_job_goes_on_and_ends_with_the_same_weights(

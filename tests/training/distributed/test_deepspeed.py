@@ -4,23 +4,30 @@ The package is an extra: `make deepspeed` installs it and runs these tests.
 """
 
 import importlib.util
-from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from accelerate import Accelerator
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
 
 from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
 from tests.contract.factories import job_spec
 from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_llama
-from tests.training.pairs import Both, Suite, answers, assert_equal, conversations, texts
+from tests.training.pairs import (
+    Both,
+    Suite,
+    adapted,
+    answers,
+    assert_equal,
+    assert_resumed,
+    assert_same_model,
+    assert_written_in_the_background,
+    conversations,
+    texts,
+)
 from tests.training.support import tiny_model
 from worker.training import build
 from worker.training.distributed import deepspeed as zero
@@ -35,10 +42,6 @@ needs_deepspeed = pytest.mark.skipif(
 def deepspeed(**options: Any) -> dict[str, Any]:
     # As small as the models: by themselves they are two billion bytes.
     return {"type": "deepspeed", "reduce_bucket_size": 5000, **options}
-
-
-def _adapted(model: Path, **peft: Any) -> Callable[[Path], dict[str, Any]]:
-    return lambda home: {**texts("causal-lm", model)(home), "peft": peft}
 
 
 def _tiny(suite: Suite) -> None:
@@ -85,39 +88,25 @@ RESUMED: dict[str, dict[str, Any]] = {
 }
 
 
-def _resumed(suite: Suite, name: str) -> None:
-    whole = suite.two[name]
-    attempt = whole.request.attempt_dir.with_name("2")
-    attempt.mkdir()
-    checkpoint = whole.request.attempt_dir / "checkpoints" / "4"
-    changes = {"attempt_dir": attempt, "resume_from": checkpoint}
-    suite.then(f"{name} resumed", replace(whole, request=whole.request.model_copy(update=changes)))
-
-
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Both]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("zero")
     suite = Suite(folder, deepspeed())
     _tiny(suite)
     for name in RESUMED:
-        _resumed(suite, name)
+        suite.resume(f"{name} resumed", name, 4)
     gpt2 = save_tiny_gpt2(folder / "gpt2", dropout=0.0)
     few = {"max_steps": 2}
     suite.task("causal-lm", texts("causal-lm", gpt2), **few)
     bert = save_tiny_bert(folder / "bert", dropout=0.0)
     suite.task("masked-lm", texts("masked-lm", bert), **few)
     lora = {"method": "lora", "target_modules": ["c_attn"]}
-    suite.task("lora", _adapted(gpt2, **lora), **few, save_steps=1)
+    suite.task("lora", adapted(gpt2, **lora), **few, save_steps=1)
     llama = save_tiny_llama(folder / "llama")
     suite.task("chat", conversations(llama, packing="bfd", max_length=64), **few)
     suite.task("preference", answers("preference", llama), **few)
     suite.task("kto", answers("preference", llama, loss_type="kto"), **few)
-    try:
-        return suite.run()
-    finally:
-        torch.set_num_threads(before)
+    return suite.run()
 
 
 class TestRefusals:
@@ -224,15 +213,7 @@ class TestSameAsOne:
         assert (two.best_step, two.steps) == (one.best_step, one.steps)
 
     def test_the_finished_model(self, ran: dict[str, Both]) -> None:
-        one, two = (
-            AutoModelForCausalLM.from_pretrained(
-                each.request.workspace / str(each.result.output_dir)
-            )
-            for each in _both(ran["causal-lm"])
-        )
-        expected = dict(one.named_parameters())
-        for name, value in two.named_parameters():
-            torch.testing.assert_close(value, expected[name], atol=1e-6, rtol=1e-5)
+        assert_same_model(ran["causal-lm"])
 
 
 @needs_deepspeed
@@ -248,16 +229,10 @@ class TestSplit:
 class TestResume:
     @pytest.mark.parametrize("name", RESUMED)
     def test_is_exact(self, ran: dict[str, Both], name: str) -> None:
-        whole, resumed = ran[name].two, ran[f"{name} resumed"].two
-        assert resumed.result.weights_sha256 == whole.result.weights_sha256
-        assert resumed.losses == {s: loss for s, loss in whole.losses.items() if s > 4}
-        assert len(resumed.losses) == 2
+        assert_resumed(ran[f"{name} resumed"].two, ran[name].two, 4)
 
     def test_checkpoints_are_written_in_the_background(self, ran: dict[str, Both]) -> None:
-        """All but the last, after which there is nothing to do meanwhile."""
-        writers = ran["whole"].two.writers
-        assert writers == ["checkpoint"] * (len(writers) - 1) + ["MainThread"]
-        assert len(writers) > 1
+        assert_written_in_the_background(ran["whole"].two)
 
     @pytest.mark.parametrize(("name", "step"), [("whole", "4"), ("lora", "2")])
     def test_a_checkpoint_is_that_of_one_process(

@@ -2,14 +2,12 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
 
 from service.contract.events import Notice
 from tests.support.models import (
@@ -25,8 +23,12 @@ from tests.training.pairs import (
     Both,
     SameAsOne,
     Suite,
+    adapted,
     answers,
     assert_equal,
+    assert_resumed,
+    assert_same_model,
+    assert_written_in_the_background,
     example,
     questions,
     texts,
@@ -53,10 +55,6 @@ def _summaries(model: Path) -> Callable[[Path], dict[str, Any]]:
             "validation": write_rows(home / "validation.jsonl", data[:4]),
         },
     }
-
-
-def _adapted(model: Path, **peft: Any) -> Callable[[Path], dict[str, Any]]:
-    return lambda home: {**texts("causal-lm", model)(home), "peft": peft}
 
 
 def _kto(model: Path, home: Path) -> dict[str, Any]:
@@ -95,24 +93,14 @@ def _tiny(suite: Suite) -> None:
     suite.tiny("whole", gradient_accumulation_steps=3, save_steps=1, dropout=0.1, max_steps=6)
 
 
-def _resumed(suite: Suite) -> None:
-    whole = suite.two["whole"]
-    attempt = whole.request.attempt_dir.with_name("2")
-    attempt.mkdir()
-    checkpoint = whole.request.attempt_dir / "checkpoints" / "4"
-    changes = {"attempt_dir": attempt, "resume_from": checkpoint}
-    request = whole.request.model_copy(update=changes)
-    suite.then("resumed", replace(whole, request=request))
-
-
 def _tasks(suite: Suite, folder: Path) -> None:
     bert, gpt2 = save_tiny_bert(folder / "bert", dropout=0.0), folder / "gpt2"
     few = {"max_steps": 2}
     suite.task("causal-lm", texts("causal-lm", save_tiny_gpt2(gpt2, dropout=0.0)), **few)
     suite.task("masked-lm", texts("masked-lm", bert), **few)
     lora = {"method": "lora", "target_modules": ["c_attn"]}
-    suite.task("lora", _adapted(gpt2, **lora), **few)
-    suite.task("merged", _adapted(gpt2, **lora, merge=True), **few)
+    suite.task("lora", adapted(gpt2, **lora), **few)
+    suite.task("merged", adapted(gpt2, **lora, merge=True), **few)
     # Without unanswerable questions a third of the head gets no gradient.
     xlnet = save_tiny_xlnet(folder / "xlnet", dropout=0.0)
     beams = questions(xlnet, head="beam-search", start_n_top=3, end_n_top=3)
@@ -122,26 +110,21 @@ def _tasks(suite: Suite, folder: Path) -> None:
     suite.task("summarization", _summaries(t5), **few)
     llama = save_tiny_llama(folder / "llama")
     suite.task("preference", answers("preference", llama), **few)
-    adapted = {"peft": {"method": "lora", "target_modules": ["q_proj"]}}
-    suite.task("kto", lambda home: _kto(llama, home) | adapted, **few)
+    narrow = {"peft": {"method": "lora", "target_modules": ["q_proj"]}}
+    suite.task("kto", lambda home: _kto(llama, home) | narrow, **few)
 
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Both]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("fsdp")
     suite = Suite(folder, "fsdp")
     _tiny(suite)
-    _resumed(suite)
+    suite.resume("resumed", "whole", 4)
     _tasks(suite, folder)
     suite.then(
         "example", example(folder / "example", "question-answering-fsdp.yaml", folder / "bert")
     )
-    try:
-        return suite.run()
-    finally:
-        torch.set_num_threads(before)
+    return suite.run()
 
 
 def _held(both: Both) -> dict[str, int]:
@@ -183,17 +166,7 @@ class TestSplit:
 
 class TestFinished:
     def test_the_model_is_that_of_one_process(self, ran: dict[str, Both]) -> None:
-        one, two = (
-            AutoModelForCausalLM.from_pretrained(
-                outcome.request.workspace / str(outcome.result.output_dir)
-            )
-            for outcome in (ran["causal-lm"].one, ran["causal-lm"].two)
-        )
-        assert type(two) is type(one)
-        assert two.config.architectures == ["GPT2LMHeadModel"]
-        expected = dict(one.named_parameters())
-        for name, value in two.named_parameters():
-            torch.testing.assert_close(value, expected[name], atol=1e-6, rtol=1e-5)
+        assert_same_model(ran["causal-lm"])
 
     def test_adapters_have_the_same_files(self, ran: dict[str, Both]) -> None:
         for name in ("lora", "merged"):
@@ -210,17 +183,10 @@ class TestFinished:
 
 class TestResume:
     def test_is_exact(self, ran: dict[str, Both]) -> None:
-        whole, resumed = ran["whole"].two, ran["resumed"].two
-        assert resumed.result.weights_sha256 == whole.result.weights_sha256
-        assert resumed.losses == {s: loss for s, loss in whole.losses.items() if s > 4}
-        assert len(resumed.losses) == 2
-        assert resumed.result.metrics["train_loss"] == whole.result.metrics["train_loss"]
+        assert_resumed(ran["resumed"].two, ran["whole"].two, 4)
 
     def test_checkpoints_are_written_in_the_background(self, ran: dict[str, Both]) -> None:
-        """All but the last, after which there is nothing to do meanwhile."""
-        writers = ran["whole"].two.writers
-        assert writers == ["checkpoint"] * (len(writers) - 1) + ["MainThread"]
-        assert len(writers) > 1
+        assert_written_in_the_background(ran["whole"].two)
 
     def test_a_checkpoint_is_that_of_one_process(self, ran: dict[str, Both]) -> None:
         one, two = (

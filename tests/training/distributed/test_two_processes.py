@@ -1,7 +1,6 @@
 """Two processes train as one does on the same global batch, for several tasks and options."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from tests.training.pairs import (
     answers,
     assert_equal,
     assert_equal_values,
+    assert_resumed,
     conversations,
     example,
     judged,
@@ -34,8 +34,6 @@ RESUMED: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Both]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("two")
     suite = Suite(folder)
     suite.tiny("plain")
@@ -76,18 +74,9 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Both]:
     shown = example(folder / "example", "question-answering-two-processes.yaml", bert)
     suite.then("example", shown)
     suite.tiny("whole", **RESUMED, dropout=0.1, logging_steps=2)
-    whole = suite.two["whole"]
-    kept = whole.request.attempt_dir / "checkpoints"
     for number, step in enumerate((1, 4, 6), start=2):  # also before an epoch's shorter last step
-        attempt = whole.request.attempt_dir.with_name(str(number))
-        attempt.mkdir()
-        changes = {"attempt_dir": attempt, "resume_from": kept / str(step)}
-        request = whole.request.model_copy(update=changes)
-        suite.then(f"resumed {step}", replace(whole, request=request))
-    try:
-        return suite.run()
-    finally:
-        torch.set_num_threads(before)
+        suite.resume(f"resumed {step}", "whole", step, number)
+    return suite.run()
 
 
 class TestSameAsOne(SameAsOne):
@@ -140,10 +129,7 @@ class TestExample:
 class TestResume:
     @pytest.mark.parametrize("step", [1, 4, 6])
     def test_is_exact(self, ran: dict[str, Both], step: int) -> None:
-        whole, resumed = ran["whole"].two, ran[f"resumed {step}"].two
-        assert resumed.result.weights_sha256 == whole.result.weights_sha256
-        assert resumed.losses == {s: loss for s, loss in whole.losses.items() if s > step}
-        assert resumed.result.metrics["train_loss"] == whole.result.metrics["train_loss"]
+        assert_resumed(ran[f"resumed {step}"].two, ran["whole"].two, step)
 
     def test_a_checkpoint_holds_the_random_state_of_each(self, ran: dict[str, Both]) -> None:
         folder = ran["whole"].two.request.attempt_dir / "checkpoints" / "4"

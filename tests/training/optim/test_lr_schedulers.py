@@ -67,13 +67,6 @@ class TestBySteps:
     def test_warm_up_of_a_ratio(self) -> None:
         assert rates({"warmup_steps": 0.15})[:4] == [0.0, 0.5, 1.0, 7 / 8]
 
-    @pytest.mark.parametrize("name", sorted(ARGUMENTS))
-    def test_arguments_change_the_rates(self, name: str) -> None:
-        options = {"lr_scheduler_type": name, "warmup_steps": 2}
-        with_them = rates({**options, "lr_scheduler_kwargs": ARGUMENTS[name]})
-        without = rates(options) if name not in REQUIRED else rates({"warmup_steps": 2})
-        assert with_them != without
-
     @pytest.mark.parametrize(("name", "arguments"), BY_STEP)
     def test_as_transformers(self, name: str, arguments: dict[str, Any] | None) -> None:
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)

@@ -54,27 +54,6 @@ class TestParameterGroups:
         assert [len(group["params"]) for group in groups] == [1, 1]
 
 
-class TestOptimizer:
-    def test_adamw(self) -> None:
-        spec = TrainingSpec(
-            optim="adamw_torch", learning_rate=0.3, adam_beta1=0.1, adam_beta2=0.2, adam_epsilon=0.4
-        )
-        optimizer = built(tiny_bert(), spec)
-        assert type(optimizer) is torch.optim.AdamW
-        known = ("lr", "betas", "eps", "fused")
-        expected = {"lr": 0.3, "betas": (0.1, 0.2), "eps": 0.4, "fused": None}
-        assert {name: optimizer.defaults[name] for name in known} == expected
-
-    def test_fused_is_the_default(self) -> None:
-        assert built(tiny_bert(), TrainingSpec()).defaults["fused"] is True
-
-    def test_adafactor_as_trainer_sets_it(self) -> None:
-        optimizer = built(tiny_bert(), TrainingSpec(optim="adafactor"))
-        assert type(optimizer) is transformers.Adafactor
-        assert optimizer.defaults["scale_parameter"] is False
-        assert optimizer.defaults["relative_step"] is False
-
-
 # Name, `optim_args`, options of the spec.
 FROM_TORCH = [
     ("adamw_torch", None),
@@ -303,12 +282,3 @@ class TestTraining:
             resumed, _ = run(job.request(2, resume_from=checkpoint))
         assert resumed.weights_sha256 == whole.weights_sha256
         assert whole.weights_sha256 != run(make_job(max_steps=4).request())[0].weights_sha256
-
-    def test_arguments_change_the_training(self, make_job: Callable[..., Job]) -> None:
-        losses = [
-            run(make_job(max_steps=3, optim="sgd", optim_args=given).request())[1].train_values(
-                "loss"
-            )[3]
-            for given in (None, "momentum=0.9")
-        ]
-        assert losses[0] != losses[1]

@@ -10,7 +10,6 @@ from safetensors.torch import load_file
 from service.contract.failures import FailureCode, StageError
 from tests.training import float16
 from tests.training.support import Job, run
-from worker.training.checkpointing.state import State
 from worker.training.optim.skipped_steps import SkippedSteps
 
 OPTIMIZERS = ["adamw_torch", "adamw_torch_fused", "sgd"]
@@ -45,14 +44,6 @@ class TestTraining:
             assert all(torch.equal(before[name], after[name]) for name in before)
         before, after = weights(job, 4), weights(job, 5)
         assert any(not torch.equal(before[name], after[name]) for name in before)
-
-    @pytest.mark.parametrize("optim", OPTIMIZERS)
-    def test_it_moves_where_nothing_overflows(
-        self, make_job: Callable[..., Job], optim: str
-    ) -> None:
-        _, recorder = run(make_job(**OPTIONS, optim=optim).request())
-        seen = list(recorder.train_values("learning_rate").values())
-        assert seen == pytest.approx(MOVES, rel=1e-12)
 
     @pytest.mark.parametrize("optim", OPTIMIZERS)
     def test_a_model_that_always_overflows_ends_no_job_untrained(
@@ -104,17 +95,3 @@ class TestNumbers:
                 assert len(read) == 1
             read.clear()
             optimizer.zero_grad()
-
-    def test_the_state_of_other_precisions_has_none(
-        self, make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        seen: list[Any] = []
-        made = State.__init__
-
-        def init(self: State, **parts: Any) -> None:
-            seen.append(parts["skipped"])
-            made(self, **parts)
-
-        monkeypatch.setattr(State, "__init__", init)
-        run(make_job(max_steps=1, save_strategy="no").request())
-        assert seen == [None]
