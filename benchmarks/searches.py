@@ -200,16 +200,17 @@ def suggestion_ms(sampler: SamplerSpec, trials: int, rounds: int = 10) -> list[f
 
 
 def _rate(values: Mapping[str, Any]) -> float:
-    return (math.log10(values["rate"]) + 3) ** 2 / 4
+    return float((math.log10(values["rate"]) + 3) ** 2) / 4
 
 
 def _quadratic(values: Mapping[str, Any]) -> float:
-    return (values["a"] - 0.3) ** 2 + 2 * (values["b"] - 0.7) ** 2 + _rate(values)
+    a, b = float(values["a"]), float(values["b"])
+    return float((a - 0.3) ** 2 + 2 * (b - 0.7) ** 2) + _rate(values)
 
 
 def _choices(values: Mapping[str, Any]) -> float:
     optim = {"sgd": 0.5, "adam": 0.0, "lion": 0.2}[values["optim"]]
-    return _rate(values) + optim + abs(values["batch"] - 32) / 64
+    return _rate(values) + optim + abs(int(values["batch"]) - 32) / 64
 
 
 def _conditional(values: Mapping[str, Any]) -> float:
@@ -279,7 +280,7 @@ class Sampled:
             loss += random.Random(self.seed * 1000 + number).gauss(0, 0.05)
         return [loss + 2 / step for step in range(1, 6)] if self.name == "pruned" else [loss]
 
-    def best(self, found: list[tuple[float, Mapping[str, Any]]]) -> float:
+    def best(self, found: Sequence[tuple[float, Mapping[str, Any]]]) -> float:
         """Without noise, of the trial that measured best."""
         return FUNCTIONS[self.name][0](min(found, key=lambda each: each[0])[1])
 
