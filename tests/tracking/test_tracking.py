@@ -17,7 +17,7 @@ from service.store.database import Database
 from tests.support.services import free_port, wait_until
 from tests.tracking.conftest import PREPARED, Job
 from tests.tracking.support import TRAINED, expected_points, shipped_points, train
-from worker.tracking import runs, shipper
+from worker.tracking import runs
 from worker.tracking.model_registry import FinishedModel
 from worker.tracking.shipper import BackgroundShipper, ensure_run, make_tracker, sync
 from worker.tracking.trackers import (
