@@ -23,21 +23,37 @@ for each seed the units that each search trains and its result, and the ratio of
 random search and ASHA need to the result of random search, whole and in parts (0: never).
 
 `--suggestions` instead prints how long a suggestion takes in a search with that many trials.
+
+`--samplers tpe,random` compares the suggestions of the service, which makes a sampler for each
+trial, with those of Optuna's own loop, which keeps one: over seven functions, `--trials` trials and
+`--seeds` seeds each, and whether the trials are the same if the search is read anew before every
+third of them.
 """
 
 import argparse
 import heapq
+import logging
 import math
 import random
 import statistics
 import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final
 
 from service.contract.search.objectives import Objective
-from service.contract.search.pruners import AshaPruner, NoPruner
-from service.contract.search.samplers import RandomSampler, SamplerSpec, TpeSampler
+from service.contract.search.pruners import AshaPruner, MedianPruner, NoPruner
+from service.contract.search.samplers import (
+    GpSampler,
+    NsgaIISampler,
+    QmcSampler,
+    RandomSampler,
+    SamplerSpec,
+    TpeSampler,
+)
 from service.contract.search.space import Dimension
 from service.contract.search.states import TrialState
 from service.studies.halving import Halving
@@ -183,13 +199,179 @@ def suggestion_ms(sampler: SamplerSpec, trials: int, rounds: int = 10) -> list[f
     return times
 
 
+def _rate(values: Mapping[str, Any]) -> float:
+    return float((math.log10(values["rate"]) + 3) ** 2) / 4
+
+
+def _quadratic(values: Mapping[str, Any]) -> float:
+    a, b = float(values["a"]), float(values["b"])
+    return float((a - 0.3) ** 2 + 2 * (b - 0.7) ** 2) + _rate(values)
+
+
+def _choices(values: Mapping[str, Any]) -> float:
+    optim = {"sgd": 0.5, "adam": 0.0, "lion": 0.2}[values["optim"]]
+    return _rate(values) + optim + abs(int(values["batch"]) - 32) / 64
+
+
+def _conditional(values: Mapping[str, Any]) -> float:
+    if values["optim"] == "sgd":
+        return _rate(values) + 0.6 - 0.6 * float(values["momentum"])
+    return _rate(values) + 0.3 + 50 * float(values["beta"] - 0.98) ** 2
+
+
+def _ackley(values: Mapping[str, Any]) -> float:
+    at = [8 * (values[name] - 0.4) for name in ("a", "b")]
+    away = -20 * math.exp(-0.2 * math.hypot(*at) / math.sqrt(2))
+    waves = math.exp(sum(math.cos(2 * math.pi * each) for each in at) / 2)
+    return away - waves + 20 + math.e
+
+
+def _rosenbrock(values: Mapping[str, Any]) -> float:
+    x, y = 4 * values["a"] - 2, 4 * values["b"] - 1
+    return math.log1p((1 - x) ** 2 + 100 * (y - x * x) ** 2)
+
+
+_UNIT: Final = Dimension(low=0.0, high=1.0)
+_RATE: Final = Dimension(low=1e-5, high=1e-1, log=True)
+_AB: Final = {"a": _UNIT, "b": _UNIT}
+_OPTIM: Final = Dimension(choices=["sgd", "adam", "lion"])
+FUNCTIONS: Final[
+    Mapping[str, tuple[Callable[[Mapping[str, Any]], float], dict[str, Dimension]]]
+] = {
+    "quadratic": (_quadratic, {**_AB, "rate": _RATE}),
+    "noise": (_quadratic, {**_AB, "rate": _RATE}),
+    "pruned": (_quadratic, {**_AB, "rate": _RATE}),
+    "choices": (
+        _choices,
+        {"rate": _RATE, "optim": _OPTIM, "batch": Dimension(low=8, high=64, step=8)},
+    ),
+    "conditional": (
+        _conditional,
+        {
+            "rate": _RATE,
+            "optim": Dimension(choices=["sgd", "adam"]),
+            "momentum": Dimension(low=0.0, high=0.99, when={"optim": "sgd"}),
+            "beta": Dimension(low=0.9, high=0.999, when={"optim": "adam"}),
+        },
+    ),
+    "ackley": (_ackley, _AB),
+    "rosenbrock": (_rosenbrock, _AB),
+}
+SAMPLERS: Final[Mapping[str, tuple[SamplerSpec, str, dict[str, Any]]]] = {
+    "tpe": (TpeSampler(), "TPESampler", {"multivariate": True, "constant_liar": True}),
+    "random": (RandomSampler(), "RandomSampler", {}),
+    "qmc": (QmcSampler(scramble=True), "QMCSampler", {"scramble": True}),
+    "nsgaii": (NsgaIISampler(population_size=10), "NSGAIISampler", {"population_size": 10}),
+    "gp": (GpSampler(), "GPSampler", {}),
+}
+
+
+@dataclass
+class Sampled:
+    """A function as a search sees it."""
+
+    name: str
+    seed: int
+
+    def losses(self, number: int, values: Mapping[str, Any]) -> list[float]:
+        """At five evaluations where trials are pruned, else the last one."""
+        loss = FUNCTIONS[self.name][0](values)
+        if self.name == "noise":
+            loss += random.Random(self.seed * 1000 + number).gauss(0, 0.05)
+        return [loss + 2 / step for step in range(1, 6)] if self.name == "pruned" else [loss]
+
+    def best(self, found: Sequence[tuple[float, Mapping[str, Any]]]) -> float:
+        """Without noise, of the trial that measured best."""
+        return FUNCTIONS[self.name][0](min(found, key=lambda each: each[0])[1])
+
+    def fresh(self, sampler: SamplerSpec, trials: int, *, crashes: bool) -> tuple[list[Any], float]:
+        """By the service: the values of all trials, and the best loss. `crashes`: before every
+        third trial."""
+        from service.studies.study import Study
+
+        spec = sampler.model_copy(update={"seed": self.seed})
+        pruner = MedianPruner() if self.name == "pruned" else NoPruner()
+
+        def made(history: list[Trial]) -> Study:
+            space = FUNCTIONS[self.name][1]
+            return Study(space, [Objective(metric="loss")], spec, pruner, history)
+
+        study = made([])
+        for number in range(trials):
+            if crashes and number % 3 == 2:
+                study = made(deepcopy(study.trials))
+            losses = self.losses(number, study.ask().values)
+            for step, loss in enumerate(losses):
+                study.report(number, step, loss)
+                if self.name == "pruned" and study.should_prune(number):
+                    study.end(number, TrialState.PRUNED)
+                    break
+            else:
+                study.end(number, TrialState.COMPLETE, losses[-1:])
+        done = [(trial.scores[0], trial.values) for trial in study.trials if trial.scores]
+        return [trial.values for trial in study.trials], self.best(done)
+
+    def kept(self, sampler: str, options: dict[str, Any], trials: int) -> float:
+        """By Optuna's own loop, with one sampler for all trials."""
+        import optuna
+
+        from service.studies.parameters import parameters_of
+
+        parameters = parameters_of(FUNCTIONS[self.name][1])
+        pruner = optuna.pruners.MedianPruner() if self.name == "pruned" else None
+
+        def objective(trial: Any) -> float:
+            values: dict[str, Any] = {}
+            for path, parameter in parameters.items():
+                if parameter.dimension.is_met(values):
+                    values[path] = parameter.suggested(trial)
+            losses = self.losses(trial.number, values)
+            for step, loss in enumerate(losses):
+                trial.report(loss, step)
+                if self.name == "pruned" and trial.should_prune():
+                    raise optuna.TrialPruned
+            return losses[-1]
+
+        study = optuna.create_study(
+            sampler=getattr(optuna.samplers, sampler)(seed=self.seed, **options),
+            pruner=pruner or optuna.pruners.NopPruner(),
+        )
+        study.optimize(objective, trials)
+        complete = study.get_trials(states=(optuna.trial.TrialState.COMPLETE,))
+        return self.best([(float(trial.value or 0), trial.params) for trial in complete])
+
+
+def _print_samplers(names: Sequence[str], trials: int, seeds: int) -> None:
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    for sampler in names:
+        spec, plain, options = SAMPLERS[sampler]
+        for turn, name in enumerate(FUNCTIONS):
+            # Other seeds for each function: else they would all share the luck of one.
+            searches = [Sampled(name, 1000 * turn + seed) for seed in range(seeds)]
+            fresh = [each.fresh(spec, trials, crashes=False) for each in searches]
+            crashed = [each.fresh(spec, trials, crashes=True)[0] for each in searches]
+            kept = [each.kept(plain, options, trials) for each in searches]
+            same = sum(one[0] == other for one, other in zip(fresh, crashed, strict=True))
+            print(
+                f"{sampler:7} {name:12} the same after crashes: {same} of {seeds}; median best "
+                f"{statistics.median(best for _, best in fresh):.4f}, with one sampler kept "
+                f"{statistics.median(kept):.4f}",
+                flush=True,
+            )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--trials", type=int, default=1000)
     parser.add_argument("--seeds", type=int, default=9)
     parser.add_argument("--parallel", type=int, default=8)
     parser.add_argument("--suggestions", type=int, metavar="TRIALS")
+    parser.add_argument("--samplers", metavar="NAMES")
     options = parser.parse_args()
+    if options.samplers is not None:
+        _print_samplers(options.samplers.split(","), options.trials, options.seeds)
+        return
     if options.suggestions is not None:
         for sampler in (TpeSampler(), RandomSampler()):
             times = suggestion_ms(sampler, options.suggestions)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import select
-from sqlalchemy.orm import defer
 
 from service.contract.failures import FailureCode
 from service.contract.search import resources
@@ -54,7 +53,7 @@ def _recorded(database: Database, search_id: str) -> Recorded:
     trial, report, job = SearchTrialRow, SearchReportRow, JobRow
     with database.read() as session:
         query = select(SearchRow).where(SearchRow.id == search_id)
-        row = session.scalars(query.options(defer(SearchRow.study_state))).one()
+        row = session.scalars(query).one()
         trials = select(trial).where(trial.search_id == search_id).order_by(trial.number)
         reports = select(report).where(report.search_id == search_id).order_by(report.seq)
         jobs = session.scalars(select(job).where(job.search_id == search_id))

@@ -101,22 +101,6 @@ class CheckpointPage(Model):
     has_more: bool
 
 
-class CmaEsSampler(Model):
-    """Covariance matrix adaptation (Hansen 2016). Numbers only: choices are random."""
-
-    seed: int = 0
-    """The same seed and the same results give the same trials, in any search."""
-    name: Literal["cmaes"] = "cmaes"
-    sigma0: float | None = None
-    """The first spread; default: a sixth of the narrowest field's range."""
-    n_startup_trials: int = 1
-    """The first trials are random; from then on it learns from the results."""
-    popsize: int | None = None
-    """Trials of one generation; default: 4 + 3 ln(fields), rounded down."""
-    consider_pruned_trials: bool = False
-    """Learn from the last reports of pruned trials as well."""
-
-
 class DDPSpec(Model):
     """Each process holds the whole model and trains on its share of every batch."""
 
@@ -2239,7 +2223,6 @@ class SearchSpec(Model):
         TpeSampler
         | RandomSampler
         | GridSampler
-        | CmaEsSampler
         | QmcSampler
         | GpSampler
         | NsgaIISampler

@@ -247,7 +247,6 @@ _table(
     _required("best", JSON(), server_default=_default("'[]'")),
     _required("best_scores", JSON(), server_default=_default("'[]'")),
     _count("without_gain"),
-    _optional("study_state", JSON()),
     _optional("waiting", JSON()),
     _optional("failure", JSON()),
     _optional("outcome", JSON()),

@@ -4,7 +4,6 @@ from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 
-from service.api import plot_page
 from service.api.dependencies import SearchId
 from service.api.faults.names import nearest
 from service.api.openapi import problems
@@ -14,6 +13,7 @@ from service.api.schemas.searches import Figure
 from service.api.visitor import JobsRead
 from service.contract import patterns
 from service.errors import PlotNotFoundError
+from service.studies import plot_page
 
 router = APIRouter(prefix="/v1/searches/{search_id}", tags=["searches"])
 

@@ -11,6 +11,7 @@ import typer
 import uvicorn
 
 from service import logging, own_packages, process_start
+from service.api.search_checks.trials import refusals
 from service.cli import output
 from service.cli.exit_codes import UsageError
 from service.cli.stack.addresses import check_address
@@ -85,7 +86,7 @@ def reconciler() -> None:
             for each in (
                 Retention(database, settings),
                 WebhookSender(database, settings),
-                SearchRunner(database, dispatcher, settings),
+                SearchRunner(database, dispatcher, settings, refusals),
             )
         ]
         for thread in others:

@@ -39,7 +39,7 @@ def _use_best(look: Look, number: int) -> None:
 def _refit(look: Look, best: RefitBest, number: int) -> None:
     values = look.memory.trials[number].values
     try:
-        spec = trial_specs.of_refit(look.memory.given, best, values)
+        spec = trial_specs.of_refit(look.memory, best, values)
     except trial_specs.RefusedError as error:
         look.fail(error.failure)
         return

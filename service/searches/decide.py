@@ -18,14 +18,19 @@ def decide(memory: Memory, facts: Facts) -> Plan:
     """What to write. The memory is then as after the write, and must be dropped if that fails."""
     look = Look(memory, facts)
     observe(look)
-    failure = shared_failure(memory, facts, look.plan)
-    if failure is not None and look.state is not JobState.CANCELLING:
-        look.plan.search["failure"] = failure.model_dump(mode="json")
-        requests.cancel(look)
-    else:
+    if not _has_failed(look):
         _follow(look)
     _note_totals(look)
     return look.plan
+
+
+def _has_failed(look: Look) -> bool:
+    failure = shared_failure(look.memory, look.facts, look.plan)
+    if failure is None or look.state is JobState.CANCELLING:
+        return False
+    look.plan.search["failure"] = failure.model_dump(mode="json")
+    requests.cancel(look)
+    return True
 
 
 def _follow(look: Look) -> None:
@@ -44,6 +49,8 @@ def _go_on(look: Look) -> None:
     requests.continue_held(look)
     # A place that a stopping job still has may be for a trial that can be promoted by now.
     is_all_begun = fill(look)
+    if _has_failed(look):  # by trials whose specs were refused
+        return
     is_busy = any(trial.state is TrialState.RUNNING for trial in look.live_trials())
     if is_all_begun and not is_busy:
         conclude(look)
@@ -57,8 +64,6 @@ def _note_totals(look: Look) -> None:
         return
     if plan.made and row.started_at is None:
         plan.search["started_at"] = look.facts.now
-    if look.has_changed_the_sampler:
-        plan.search["study_state"] = memory.study.state()
     plan.search |= {
         "made": len(memory.trials),
         "reported": memory.reported,

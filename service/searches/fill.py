@@ -88,9 +88,7 @@ def _rescued(look: Look) -> int | None:
 
 
 def _promote(look: Look, number: int) -> None:
-    look.memory.trials[number].state = TrialState.RUNNING
     look.memory.study.resume(number)
-    look.has_changed_the_sampler = True
     look.plan.change(number, state=TrialState.RUNNING)
     look.resume_job(number)
 
@@ -99,8 +97,6 @@ def _make(look: Look) -> None:
     memory, number = look.memory, len(look.memory.trials)
     first = memory.first(number)
     trial = memory.study.ask(None if first is None else first.values)
-    look.has_changed_the_sampler = True
-    memory.trials.append(trial)
     if memory.halving is not None:
         memory.halving.add(trial)
     given: dict[str, Any] = {
@@ -109,7 +105,7 @@ def _make(look: Look) -> None:
         "origin": "sampled" if first is None else first.origin,
     }
     try:
-        spec = trial_specs.of_trial(memory.given, number, trial.values)
+        spec = trial_specs.of_trial(memory, number, trial.values)
     except trial_specs.RefusedError as error:
         look.plan.made.append(NewTrial(number, **given, job_id=None, spec=None))
         _refuse(look, trial, error)

@@ -29,7 +29,6 @@ class Look:
         self.state = JobState(facts.row.state)
         self.jobs = dict(facts.jobs)
         """Of the trials that are not over, as they are with the decisions so far."""
-        self.has_changed_the_sampler = False
 
     @property
     def spec(self) -> SearchSpec:
@@ -51,11 +50,7 @@ class Look:
     ) -> None:
         """The trial is over. `columns`: others of its row."""
         memory = self.memory
-        was_paused = trial.state is TrialState.PAUSED
-        trial.state, trial.scores = state, scores
-        if not (was_paused and state is TrialState.PRUNED):  # that is what Optuna has it for
-            memory.study.end(trial.number, state, scores)
-            self.has_changed_the_sampler |= was_paused
+        memory.study.end(trial.number, state, scores)
         if memory.halving is not None:
             memory.halving.end(trial.number)
         memory.ended += 1

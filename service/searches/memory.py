@@ -5,6 +5,7 @@ It can be dropped at any time: SQL has everything that it is made from.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from service.store.search_trials import Stored
     from service.studies.study import Study
 
+Refusals = Callable[[Any, SearchSpec | None], list[str]]
+"""Why a job's spec is refused, also as a trial of this search if there is one, in the sentences of
+the API."""
+
 
 @dataclass(frozen=True)
 class First:
@@ -34,12 +39,13 @@ class First:
 
 
 class Memory:
-    def __init__(self, stored: Stored) -> None:
+    def __init__(self, stored: Stored, refusals: Refusals) -> None:
         # Imported late: Optuna takes a second, and most reconcilers have no search.
         from service.studies.study import Study
 
         row = stored.row
         self.version = row.version
+        self.refusals = refusals
         self.given = row.spec
         self.spec = SearchSpec.model_validate(row.spec, context=Acceptance())
         self.firsts = _firsts(self.spec)
@@ -65,7 +71,6 @@ class Memory:
             self.spec.sampler,
             self.spec.pruner,
             self.trials,
-            row.study_state,
         )
         self.halving = _halving(self.spec, self.trials)
 

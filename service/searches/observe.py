@@ -62,7 +62,6 @@ def _report(look: Look, trial: Trial, evaluated: Evaluated, value: float) -> Non
     if resource in trial.reports:
         return
     look.memory.study.report(trial.number, resource, value)
-    trial.reports[resource] = value
     may_prune = isinstance(look.spec.pruner, MedianPruner | PatiencePruner)
     is_pruned = may_prune and look.memory.study.should_prune(trial.number)
     _add_report(look, evaluated, resource, value, "prune" if is_pruned else "continue")
@@ -77,11 +76,9 @@ def _report_rungs(look: Look, trial: Trial, evaluated: Evaluated, value: float) 
     verdict = memory.halving.report(trial.number, resource, value)
     for level in verdict.levels:
         memory.study.report(trial.number, level, value)
-        trial.reports[level] = value
         pauses = verdict.pauses and level == verdict.levels[-1]
         _add_report(look, evaluated, level, value, "pause" if pauses else "continue")
     if verdict.pauses:
-        trial.state = TrialState.PAUSED
         memory.study.end(trial.number, TrialState.PAUSED)
         # The same evaluation may have reached further rungs: it is read again when the trial
         # continues.

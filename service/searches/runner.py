@@ -18,7 +18,7 @@ from service.jobs import removal
 from service.jobs.dispatch import Dispatcher
 from service.jobs.reconciler import Outage
 from service.searches.decide import decide
-from service.searches.memory import Memory
+from service.searches.memory import Memory, Refusals
 from service.searches.write import StaleError, send, write
 from service.settings import Settings
 from service.store import retention, search_trials, searches
@@ -38,10 +38,17 @@ _BUG_SECONDS: Final = 60.0
 class SearchRunner:
     """A thread of the reconciler's: a slow suggestion must not delay the repair of leases."""
 
-    def __init__(self, database: Database, dispatcher: Dispatcher, settings: Settings) -> None:
+    def __init__(
+        self,
+        database: Database,
+        dispatcher: Dispatcher,
+        settings: Settings,
+        refusals: Refusals,
+    ) -> None:
         self._database = database
         self._dispatcher = dispatcher
         self._settings = settings
+        self._refusals = refusals
         self._memories: OrderedDict[str, Memory] = OrderedDict()
         self._outage = Outage("database")
 
@@ -123,7 +130,7 @@ class SearchRunner:
                 stored = search_trials.read(session, search_id)
                 if stored is None or stored.row.version != version:
                     return None
-                known = Memory(stored)
+                known = Memory(stored, self._refusals)
             self._memories[search_id] = known
         self._memories.move_to_end(search_id)
         while len(self._memories) > _MOST_REMEMBERED:

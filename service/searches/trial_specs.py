@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pydantic import ValidationError
-
 from service.contract.failures import Failure, FailureCode
 from service.contract.search.space import with_values
 from service.contract.search.spec import PublishBest, RefitBest, SearchSpec
 from service.contract.spec import JobSpec
+from service.searches.memory import Memory
 
 _MOST_FAULTS: Final = 5
 _LONGEST_NAME: Final = 200
@@ -22,9 +21,9 @@ class RefusedError(Exception):
         self.failure = failure
 
 
-def of_trial(spec: Mapping[str, Any], number: int, values: Mapping[str, Any]) -> JobSpec:
-    """`spec`: the search's as it is stored. Nothing is pushed or registered: that is for the best
-    trial. Raises RefusedError."""
+def of_trial(memory: Memory, number: int, values: Mapping[str, Any]) -> JobSpec:
+    """Nothing is pushed or registered: that is for the best trial. Raises RefusedError."""
+    spec = memory.given
     template = {name: value for name, value in spec["job"].items() if name != "hub"}
     tracking = dict(template.get("tracking") or {})
     tracking.pop("register_as", None)
@@ -32,14 +31,14 @@ def of_trial(spec: Mapping[str, Any], number: int, values: Mapping[str, Any]) ->
     tracking.pop("run_name", None)  # the search's run has it: the trials' are told apart
     job = with_values({**template, "tracking": tracking}, values)
     job["name"] = _named(spec, f"trial {number}")
-    return _valid(job)
+    return _accepted(job, memory.refusals(job, memory.spec))
 
 
-def of_refit(spec: Mapping[str, Any], best: RefitBest, values: Mapping[str, Any]) -> JobSpec:
+def of_refit(memory: Memory, best: RefitBest, values: Mapping[str, Any]) -> JobSpec:
     """Raises RefusedError."""
-    job = with_values(with_values(spec["job"], values), best.set)
-    job["name"] = _named(spec, "refit")
-    return _valid(job)
+    job = with_values(with_values(memory.given["job"], values), best.set)
+    job["name"] = _named(memory.given, "refit")
+    return _accepted(job, memory.refusals(job, None))
 
 
 def hub_of(search: SearchSpec) -> Any:
@@ -53,15 +52,9 @@ def _named(spec: Mapping[str, Any], what: str) -> str:
     return f"{name[: _LONGEST_NAME - len(what) - 1]} {what}"
 
 
-def _valid(job: dict[str, Any]) -> JobSpec:
-    try:
-        return JobSpec.model_validate(job)
-    except ValidationError as error:
-        faults = [
-            ".".join(map(str, fault["loc"])) + (": " if fault["loc"] else "") + fault["msg"]
-            for fault in error.errors(include_url=False, include_input=False)[:_MOST_FAULTS]
-        ]
-        message = "The spec refuses these values together: " + "; ".join(faults)
+def _accepted(job: dict[str, Any], sentences: list[str]) -> JobSpec:
+    if sentences:
+        message = "The spec refuses these values together: " + "; ".join(sentences[:_MOST_FAULTS])
         raise RefusedError(
             Failure.of(
                 FailureCode.INVALID_OPTION,
@@ -69,4 +62,5 @@ def _valid(job: dict[str, Any]) -> JobSpec:
                 action="No action needed if few trials fail like this. Otherwise vary fewer fields "
                 "together, or name in `when` for which values of the others a field varies.",
             )
-        ) from error
+        )
+    return JobSpec.model_validate(job)

@@ -47,8 +47,6 @@ class SearchRow(Base):
     """The scores of each of these."""
     without_gain: Mapped[int] = mapped_column(server_default=text("0"))
     """Trials in a row that have ended since the best one did."""
-    study_state: Mapped[dict[str, Any] | None]
-    """Of Optuna's sampler after the last suggestion (studies/study.py)."""
     waiting: Mapped[dict[str, Any] | None]
     """{"code", "message"}: why it makes no trial at present."""
     failure: Mapped[dict[str, Any] | None]

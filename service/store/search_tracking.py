@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from service.contract.states import JobState
 from service.store.database import db_now
 from service.store.models import ProjectRow, SearchReportRow, SearchRow, SearchTrialRow
+from service.store.tracking import finish_if
 
 LIVE_SECONDS: Final = 30.0
 """Between two looks at a search that has not ended."""
@@ -102,21 +103,6 @@ def _best(session: Session, search_id: str, numbers: Sequence[int]) -> list[Best
     return [found[number] for number in numbers if number in found]
 
 
-def adopt_run(session: Session, search_id: str, experiment_id: str, run_id: str) -> str | None:
-    """Make this the search's run unless it has one; the id of the run that it has now.
-
-    None when there is no such search any more.
-    """
-    session.execute(
-        update(SearchRow)
-        .where(SearchRow.id == search_id, SearchRow.mlflow_run_id.is_(None))
-        .values(mlflow_experiment_id=experiment_id, mlflow_run_id=run_id)
-    )
-    return session.scalars(
-        select(func.coalesce(SearchRow.mlflow_run_id, run_id)).where(SearchRow.id == search_id)
-    ).one_or_none()
-
-
 def ended_after(session: Session, search_id: str, end_number: int, limit: int) -> list[EndedTrial]:
     """Trials in the order of their ends, the first one after `end_number`."""
     query = (
@@ -175,27 +161,8 @@ def advance(session: Session, search_id: str, version: int) -> None:
 
 def finish(session: Session, search_id: str, version: int) -> bool:
     """Nothing is left to ship; False, and nothing written, if the search has changed since."""
-    done = session.scalar(
-        update(SearchRow)
-        .where(
-            SearchRow.id == search_id,
-            SearchRow.version == version,
-            SearchRow.ended_at.is_not(None),
-        )
-        .values(tracked_version=version, tracking_final=True, tracking_retry_at=None)
-        .returning(SearchRow.id),
-        execution_options={"synchronize_session": False},
-    )
-    return done is not None
-
-
-def retry_in(session: Session, search_id: str, seconds: float) -> None:
-    """Have the reconciler wake a worker for this search again after `seconds`."""
-    session.execute(
-        update(SearchRow)
-        .where(SearchRow.id == search_id, SearchRow.tracking_final.is_(False))
-        .values(tracking_retry_at=db_now(seconds))
-    )
+    unchanged = (SearchRow.version == version, SearchRow.ended_at.is_not(None))
+    return finish_if(session, SearchRow, search_id, *unchanged, tracked_version=version)
 
 
 def untracked(session: Session, limit: int) -> list[str]:

@@ -137,9 +137,9 @@ def of_key(session: Session, project_id: str, key: str, request_sha256: str) -> 
 
 
 def get(session: Session, scope: Scope, search_id: str) -> SearchRow:
-    """Without what its sampler remembers. Raises SearchNotFoundError."""
+    """Raises SearchNotFoundError."""
     query = select(SearchRow).where(SearchRow.id == search_id, scope.of(SearchRow.project_id))
-    row = session.scalars(query.options(defer(SearchRow.study_state))).one_or_none()
+    row = session.scalars(query).one_or_none()
     if row is None:
         raise SearchNotFoundError(search_id)
     return row
@@ -167,10 +167,10 @@ def list_searches(
     session: Session, scope: Scope, wanted: SearchFilter, *, after: str | None, limit: int
 ) -> tuple[list[SearchRow], bool]:
     """Up to `limit` searches, newest first, older than the id `after`; and whether there are
-    more. Without their specs and what their samplers remember."""
+    more. Without their specs."""
     query = (
         select(SearchRow)
-        .options(defer(SearchRow.spec), defer(SearchRow.study_state))
+        .options(defer(SearchRow.spec))
         .where(scope.of(SearchRow.project_id))
         .order_by(SearchRow.id.desc())
         .limit(limit + 1)

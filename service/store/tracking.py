@@ -1,11 +1,12 @@
-"""What MLflow has of a job: the run's ids, a cursor into its metrics, and the end."""
+"""What MLflow has of a job: the run's ids, a cursor into its metrics, and the end; of a search
+what is the same."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import and_, func, select, update
+from sqlalchemy import ColumnElement, and_, func, select, update
 from sqlalchemy.orm import Session
 
 from service.contract.states import Stage
@@ -20,6 +21,8 @@ from service.store.models import (
     SearchRow,
     SearchTrialRow,
 )
+
+Tracked = type[JobRow] | type[SearchRow]
 
 
 @dataclass(frozen=True)
@@ -105,20 +108,22 @@ def load(session: Session, job_id: str) -> TrackedJob | None:
     )
 
 
-def adopt_run(session: Session, job_id: str, experiment_id: str, run_id: str) -> str | None:
-    """Make this the job's run unless it has one; the id of the run that it has now.
+def adopt_run(
+    session: Session, table: Tracked, row_id: str, experiment_id: str, run_id: str
+) -> str | None:
+    """Make this the row's run unless it has one; the id of the run that it has now.
 
-    None when there is no such job any more.
+    None when there is no such row any more.
 
     Two processes may have made a run each: the first to come here decides for both.
     """
     session.execute(
-        update(JobRow)
-        .where(JobRow.id == job_id, JobRow.mlflow_run_id.is_(None))
+        update(table)
+        .where(table.id == row_id, table.mlflow_run_id.is_(None))
         .values(mlflow_experiment_id=experiment_id, mlflow_run_id=run_id)
     )
     return session.scalars(
-        select(func.coalesce(JobRow.mlflow_run_id, run_id)).where(JobRow.id == job_id)
+        select(func.coalesce(table.mlflow_run_id, run_id)).where(table.id == row_id)
     ).one_or_none()
 
 
@@ -151,21 +156,27 @@ def artifacts(session: Session, job_id: str) -> list[ArtifactRow]:
 
 def finish(session: Session, job_id: str, ended_at: datetime) -> bool:
     """Nothing is left to ship; False, and nothing written, if the job was retried since."""
+    return finish_if(session, JobRow, job_id, JobRow.ended_at == ended_at)
+
+
+def finish_if(
+    session: Session, table: Tracked, row_id: str, *unchanged: ColumnElement[bool], **values: Any
+) -> bool:
     done = session.scalar(
-        update(JobRow)
-        .where(JobRow.id == job_id, JobRow.ended_at == ended_at)
-        .values(tracking_final=True, tracking_retry_at=None)
-        .returning(JobRow.id),
+        update(table)
+        .where(table.id == row_id, *unchanged)
+        .values(tracking_final=True, tracking_retry_at=None, **values)
+        .returning(table.id),
         execution_options={"synchronize_session": False},
     )
     return done is not None
 
 
-def retry_in(session: Session, job_id: str, seconds: float) -> None:
-    """Have the reconciler wake a worker for this job again after `seconds`."""
+def retry_in(session: Session, table: Tracked, row_id: str, seconds: float) -> None:
+    """Have the reconciler wake a worker for this row again after `seconds`."""
     session.execute(
-        update(JobRow)
-        .where(JobRow.id == job_id, JobRow.tracking_final.is_(False))
+        update(table)
+        .where(table.id == row_id, table.tracking_final.is_(False))
         .values(tracking_retry_at=db_now(seconds))
     )
 

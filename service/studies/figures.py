@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, get_args
 
-import plotly.io
 from optuna import visualization
+from optuna.exceptions import ExperimentalWarning
 from optuna.importance import PedAnovaImportanceEvaluator
 
 from service.contract.search.objectives import Objective
 from service.contract.search.space import Dimension
 from service.contract.search.states import TrialState
 from service.studies.history import Trial
-from service.studies.optuna_study import OptunaStudy, optuna_study
+from service.studies.optuna_study import OptunaStudy
 from service.studies.parameters import Parameter, parameters_of
 
 FigureName = Literal[
@@ -54,15 +54,6 @@ def figure(
     return drawn
 
 
-def page(drawn: Mapping[str, Any], script: str | None = None) -> str:
-    """The figure as an HTML page. `script` is the URL of plotly.min.js; by default it is in the
-    page (5 MB), which needs no network then."""
-    text: str = plotly.io.to_html(
-        dict(drawn), include_plotlyjs=script or True, full_html=True, div_id="figure"
-    )
-    return text
-
-
 @dataclass(frozen=True)
 class _Shown:
     """A search with short names for its fields, and only those scores that a figure can show."""
@@ -94,10 +85,10 @@ class _Shown:
         return self.objectives[0].metric
 
     def study(self) -> OptunaStudy:
-        study = optuna_study(self.parameters, self.objectives, self.trials)
-        labels = [objective.metric for objective in self.objectives]
-        # As `set_metric_names` does, which warns that it is experimental.
-        study._storage.set_study_system_attr(study._study_id, "study:metric_names", labels)
+        study = OptunaStudy(self.parameters, self.objectives, self.trials)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            study.set_metric_names([objective.metric for objective in self.objectives])
         return study
 
     def only(self, metric: str) -> "_Shown":

@@ -1,21 +1,21 @@
 """Optuna's own study object, made from a search's history."""
 
 import math
-from collections.abc import Container, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Final
 
 import optuna
 from optuna.pruners import BasePruner, NopPruner
-from optuna.samplers import BaseSampler, GridSampler, RandomSampler
+from optuna.samplers import RandomSampler
+from optuna.storages import InMemoryStorage
 from optuna.study import StudyDirection
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, create_trial
 from optuna.trial import TrialState as OptunaState
 
 from service.contract.search.objectives import Objective
 from service.contract.search.states import TrialState
 from service.studies.history import Trial
 from service.studies.parameters import Parameter
-from service.studies.trial_storage import TrialStorage
 
 # Through the service's own handler, which masks secrets; Optuna's writes to stderr itself.
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -37,8 +37,19 @@ STATES: Final = {
 
 
 class OptunaStudy(optuna.Study):
-    def stop(self) -> None:
-        """Samplers of a grid end the loop of `optimize` with it; there is no loop here."""
+    def __init__(
+        self,
+        parameters: Mapping[str, Parameter],
+        objectives: Sequence[Objective],
+        trials: Iterable[Trial],
+        pruner: BasePruner | None = None,
+    ) -> None:
+        self.storage = InMemoryStorage()
+        directions = [StudyDirection[objective.goal.upper()] for objective in objectives]
+        self.id = self.storage.create_new_study(directions, _NAME)
+        super().__init__(_NAME, self.storage, RandomSampler(seed=0), pruner or NopPruner())
+        for trial in trials:
+            self.add_trial(_frozen(trial, parameters))
 
     def get_trials(
         self,
@@ -48,47 +59,21 @@ class OptunaStudy(optuna.Study):
         """Never copies: Optuna's figures copy all trials for each field, and change none."""
         return super().get_trials(deepcopy=False, states=states)
 
-
-def optuna_study(
-    parameters: Mapping[str, Parameter],
-    objectives: Sequence[Objective],
-    trials: Sequence[Trial],
-    sampler: BaseSampler | None = None,
-    pruner: BasePruner | None = None,
-) -> OptunaStudy:
-    sampler = sampler or RandomSampler(seed=0)
-    storage = TrialStorage()
-    directions = [StudyDirection[objective.goal.upper()] for objective in objectives]
-    study_id = storage.create_new_study(directions, _NAME)
-    storage.fill(study_id, (_frozen(trial, parameters, sampler) for trial in trials))
-    return OptunaStudy(_NAME, storage, sampler, pruner or NopPruner())
+    def report(self, number: int, resource: int, value: float) -> None:
+        trial_id = self.storage.get_trial_id_from_study_id_trial_number(self.id, number)
+        self.storage.set_trial_intermediate_value(trial_id, resource, value)
 
 
-def attrs_of(trial: FrozenTrial) -> dict[str, Any]:
-    """What Optuna noted about a trial, without what is the same for all: the whole grid."""
-    return {name: value for name, value in trial.system_attrs.items() if name != "search_space"}
-
-
-def _frozen(trial: Trial, parameters: Mapping[str, Parameter], sampler: BaseSampler) -> FrozenTrial:
+def _frozen(trial: Trial, parameters: Mapping[str, Parameter]) -> FrozenTrial:
     # Not in the order of `values`: a database may have changed it, and samplers look at it.
     active = [parameter for path, parameter in parameters.items() if path in trial.values]
-    attrs = dict(trial.attrs)
-    if isinstance(sampler, GridSampler) and "grid_id" in attrs:
-        attrs["search_space"] = sampler._search_space
-    return FrozenTrial(
-        number=trial.number,
-        trial_id=trial.number,
+    return create_trial(
         state=STATES[trial.state],
-        value=None,
         values=_values(trial),
         params={p.path: p.to_optuna(trial.values[p.path]) for p in active},
         distributions={p.path: p.distribution for p in active},
         intermediate_values={step: float(value) for step, value in trial.reports.items()},
-        user_attrs={},
-        system_attrs=attrs,
-        # No sampler looks at the time, nor does any figure of ours.
-        datetime_start=None,
-        datetime_complete=None,
+        system_attrs=dict(trial.attrs),
     )
 
 

@@ -13,6 +13,7 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
+from optuna.trial import Trial
 
 from service.contract.search.space import Dimension, in_order, same
 
@@ -25,8 +26,7 @@ class Parameter:
     """One object for all trials: ten thousand of them share it."""
 
     def to_optuna(self, value: Any) -> Any:
-        """Raises `ValueError` for a value that is none of the choices. A number may be outside of
-        the range, as Optuna lets it: the template's own may be."""
+        """Raises `ValueError` for a value that is none of the choices."""
         if isinstance(self.distribution, CategoricalDistribution):
             return self.distribution.choices[self._index(value)]
         return int(value) if isinstance(self.distribution, IntDistribution) else float(value)
@@ -36,10 +36,21 @@ class Parameter:
             return self.dimension.choices[int(self.distribution.to_internal_repr(value))]
         return int(value) if isinstance(self.distribution, IntDistribution) else float(value)
 
+    def suggested(self, trial: Trial) -> Any:
+        """The value that Optuna's sampler suggests for this trial."""
+        one = self.distribution
+        if isinstance(one, CategoricalDistribution):
+            return self.from_optuna(trial.suggest_categorical(self.path, one.choices))
+        assert isinstance(one, IntDistribution | FloatDistribution)
+        suggest: Any = (
+            trial.suggest_int if isinstance(one, IntDistribution) else trial.suggest_float
+        )
+        return suggest(self.path, one.low, one.high, step=one.step, log=one.log)
+
     def grid(self) -> list[Any]:
-        """Every value, as Optuna has it. Only where there is an end of them."""
-        if isinstance(self.distribution, CategoricalDistribution):
-            return list(self.distribution.choices)
+        """Every value. Only where there is an end of them."""
+        if self.dimension.choices is not None:
+            return self.dimension.choices
         assert isinstance(self.distribution, IntDistribution | FloatDistribution)
         low, high = self.distribution.low, self.distribution.high
         if isinstance(self.distribution, IntDistribution):

@@ -1,47 +1,109 @@
-"""Optuna's samplers, as a search names them."""
+"""Optuna's samplers, as a search names them: a new one for each suggestion."""
 
 import warnings
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
+import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution
 from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import (
     BaseSampler,
     GPSampler,
-    GridSampler,
     NSGAIISampler,
     QMCSampler,
     RandomSampler,
     TPESampler,
 )
+from optuna.storages import InMemoryStorage
+from optuna.trial import FrozenTrial
 
 from service.contract.search.samplers import SamplerSpec
-from service.studies.cma_es import NumbersCmaEsSampler
 from service.studies.parameters import Parameter
 
-_SAMPLERS: Final[Mapping[str, type[BaseSampler]]] = {
-    "tpe": TPESampler,
-    "random": RandomSampler,
-    "grid": GridSampler,
-    "cmaes": NumbersCmaEsSampler,
-    "qmc": QMCSampler,
-    "gp": GPSampler,
-    "nsgaii": NSGAIISampler,
-}
-# Else a line in the log for each field of each trial that has choices or a condition.
-_QUIET: Final = {"warn_independent_sampling": False}
-_TALKATIVE: Final = frozenset({"cmaes", "qmc", "gp"})
 
-
-def make_sampler(spec: SamplerSpec, parameters: Mapping[str, Parameter]) -> BaseSampler:
-    options: dict[str, Any] = spec.model_dump(exclude={"name"})
-    if spec.name == "grid":
-        options["search_space"] = {path: each.grid() for path, each in parameters.items()}
-    if spec.name in _TALKATIVE:
-        options |= _QUIET
+def make_sampler(
+    spec: SamplerSpec, parameters: Mapping[str, Parameter], number: int
+) -> BaseSampler:
+    """For trial `number` alone. A sampler that is kept draws random numbers that depend on every
+    suggestion before, and a crash would lose where it was."""
+    options: dict[str, Any] = spec.model_dump(exclude={"name", "seed"})
+    seed = _seed_of(spec.seed, number)
     with warnings.catch_warnings():
-        # Options that Optuna calls experimental or will drop in version 6. The version is pinned,
-        # and the tests compare with the same one.
+        # Of options that Optuna calls experimental, or will drop in version 6.
         warnings.simplefilter("ignore", ExperimentalWarning)
         warnings.simplefilter("ignore", FutureWarning)
-        return _SAMPLERS[spec.name](**options)
+        match spec.name:
+            case "qmc":
+                return _NumberedQMCSampler(parameters, spec.seed, RandomSampler(seed), options)
+            case "nsgaii":
+                return _HistoryNSGAIISampler(seed=seed, **options)
+            case "gp":
+                return GPSampler(seed=seed, warn_independent_sampling=False, **options)
+            case "tpe":
+                return TPESampler(seed=seed, **options)
+            case _:
+                return RandomSampler(seed)
+
+
+def _seed_of(seed: int, number: int) -> int:
+    """Trials of one search, and equal trials of searches with other seeds, have nothing in
+    common."""
+    return int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
+
+
+class _NumberedQMCSampler(QMCSampler):
+    """Trial n has point n of the sequence. Fields with a condition are random."""
+
+    def __init__(
+        self,
+        parameters: Mapping[str, Parameter],
+        seed: int,
+        independent: BaseSampler,
+        options: dict[str, Any],
+    ) -> None:
+        super().__init__(
+            seed=seed,
+            independent_sampler=independent,
+            warn_independent_sampling=False,
+            **options,
+        )
+        self._unconditional = {
+            path: each.distribution
+            for path, each in parameters.items()
+            if each.dimension.when is None
+        }
+
+    def infer_relative_search_space(
+        self,
+        study: optuna.Study,  # noqa: ARG002
+        trial: FrozenTrial,  # noqa: ARG002
+    ) -> dict[str, BaseDistribution]:
+        return self._unconditional
+
+    def sample_relative(
+        self,
+        study: optuna.Study,  # noqa: ARG002
+        trial: FrozenTrial,
+        search_space: dict[str, BaseDistribution],
+    ) -> dict[str, Any]:
+        # Optuna notes with the study which point was the last one. In a study of its own this
+        # is the only note.
+        storage = InMemoryStorage()
+        sequence = optuna.create_study(storage=storage)
+        study_id = storage.get_study_id_from_name(sequence.study_name)
+        values = super().sample_relative(sequence, trial, search_space)
+        if trial.number == 0:
+            return values
+        for note in storage.get_study_system_attrs(study_id):
+            storage.set_study_system_attr(study_id, note, trial.number - 1)
+        return super().sample_relative(sequence, trial, search_space)
+
+
+class _HistoryNSGAIISampler(NSGAIISampler):
+    """Finds the parents of a generation in the trials each time. Optuna notes them with the study
+    when it first needs them, and trials of the generation before may end after that."""
+
+    def get_parent_population(self, study: optuna.Study, generation: int) -> list[FrozenTrial]:
+        return self.select_parent(study, generation) if generation else []

@@ -1,27 +1,26 @@
 """A search's next trial: Optuna's samplers as a function of the search's history."""
 
+import itertools
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
+from random import Random
 from typing import Any
 
-from optuna.samplers import GridSampler
-from optuna.trial import FrozenTrial
 from optuna.trial import Trial as OptunaTrial
 from optuna.trial import TrialState as OptunaState
 
 from service.contract.search.objectives import Objective
 from service.contract.search.pruners import PrunerSpec
-from service.contract.search.samplers import SamplerSpec
+from service.contract.search.samplers import GridSampler, SamplerSpec
 from service.contract.search.space import Dimension
 from service.contract.search.states import TrialState
-from service.studies import sampler_state
 from service.studies.history import Trial
-from service.studies.optuna_study import STATES, attrs_of, optuna_study
+from service.studies.optuna_study import STATES, OptunaStudy
 from service.studies.parameters import parameters_of
 from service.studies.pruners import make_pruner
 from service.studies.samplers import make_sampler
-from service.studies.trial_storage import TrialStorage
 
 
 class GridExhaustedError(Exception):
@@ -29,11 +28,10 @@ class GridExhaustedError(Exception):
 
 
 class Study:
-    """`Study(space, objectives, sampler, pruner, trials, study.state())` continues exactly as
-    `study` would, where `trials` are those that it gave and heard of, as they are now.
+    """What it answers follows from `trials`, which it keeps up to date, and the sampler's seed: one
+    that is made anew from the same trials answers the same.
 
-    After an exception, and where what it answered was not kept, it must be made anew: a suggestion
-    changes it.
+    After an exception it must be made anew.
     """
 
     def __init__(
@@ -42,76 +40,87 @@ class Study:
         objectives: Sequence[Objective],
         sampler: SamplerSpec,
         pruner: PrunerSpec,
-        trials: Sequence[Trial] = (),
-        state: Mapping[str, Any] | None = None,
+        trials: list[Trial],
     ) -> None:
+        self.trials = trials
         self._parameters = parameters_of(space)
-        self._sampler = make_sampler(sampler, self._parameters)
-        self._study = optuna_study(
-            self._parameters, objectives, trials, self._sampler, make_pruner(pruner)
-        )
-        if state is not None:
-            sampler_state.restore(self._sampler, state["sampler"], self._parameters)
-            for name, value in state["study"].items():
-                self._storage.set_study_system_attr(self._study._study_id, name, value)
+        self._objectives = objectives
+        self._sampler = sampler
+        self._pruner = make_pruner(pruner)
+        self._made: OptunaStudy | None = None
 
-    def __len__(self) -> int:
-        """How many trials there are; the next one's number."""
-        return len(self._all())
-
-    def state(self) -> dict[str, Any]:
-        """As JSON, 7 kB for most samplers; only the last one is needed. `ask` and `resume` change
-        it, reports and ends do not."""
-        return {
-            "sampler": sampler_state.save(self._sampler),
-            "study": dict(self._storage.get_study_system_attrs(self._study._study_id)),
-        }
+    @property
+    def _study(self) -> OptunaStudy:
+        """Optuna's, with the same trials. It is kept, because it takes 0.1 ms for each trial."""
+        if self._made is None:
+            self._made = OptunaStudy(self._parameters, self._objectives, self.trials, self._pruner)
+        return self._made
 
     def ask(self, fixed: Mapping[str, Any] | None = None) -> Trial:
         """The next trial, with these values, by path; the sampler suggests the others.
 
         With a grid, `fixed` must have all fields; and a grid comes to an end: `GridExhaustedError`.
         """
-        if fixed:
-            self._study.enqueue_trial(self._to_optuna(fixed))
-        elif self.is_exhausted:
-            raise GridExhaustedError
+        number, attrs = len(self.trials), {}
+        if not fixed and isinstance(self._sampler, GridSampler):
+            if self.is_exhausted:
+                raise GridExhaustedError
+            attrs["grid_id"] = self._given
+            fixed = self._grid[self._given]
         with _warnings_ignored():
+            self._study.sampler = make_sampler(self._sampler, self._parameters, number)
+            if fixed:
+                self._study.enqueue_trial(self._to_optuna(fixed))
             asked = self._study.ask()
             values = self._suggest(asked)
-        attrs = attrs_of(self._storage.get_trial(asked.number))
-        return Trial(asked.number, values, attrs=attrs)
+        attrs |= self._study.get_trials()[number].system_attrs
+        self.trials.append(Trial(number, values, attrs=attrs))
+        return self.trials[number]
 
     def report(self, number: int, resource: int, value: float) -> None:
         """Of several reports at one resource the first one counts."""
-        if resource not in self._trial(number).intermediate_values:
-            self._storage.set_trial_intermediate_value(number, resource, float(value))
+        if resource not in self.trials[number].reports:
+            self._study.report(number, resource, value)
+            self.trials[number].reports[resource] = value
 
     def should_prune(self, number: int) -> bool:
         """As Optuna's own pruner says; never with `asha` and `hyperband`, which are not its."""
-        return self._study.pruner.prune(self._study, self._trial(number))
+        return self._pruner.prune(self._study, self._study.get_trials()[number])
 
     def end(self, number: int, state: TrialState, scores: Sequence[float] | None = None) -> None:
         """The trial is over or paused. One that was paused may come to another end later."""
-        if self._trial(number).state == OptunaState.PRUNED:
-            self.resume(number)
-        self._study.tell(number, scores, STATES[state])
+        trial = self.trials[number]
+        if STATES[trial.state] == OptunaState.RUNNING:
+            self._study.tell(number, scores, STATES[state])
+        elif STATES[trial.state] != STATES[state]:
+            self._made = None
+        trial.state = state
+        trial.scores = None if scores is None else list(scores)
 
     def resume(self, number: int) -> None:
-        """A paused trial runs again."""
-        self._storage.reopen(number)
-        sampler_state.look_again_from(self._sampler, number)
+        """A paused trial runs again, which Optuna knows no way to do."""
+        self.trials[number].state = TrialState.RUNNING
+        self._made = None
 
     @property
-    def _storage(self) -> TrialStorage:
-        assert isinstance(self._study._storage, TrialStorage)
-        return self._study._storage
+    def is_exhausted(self) -> bool:
+        """Whether every combination of the grid has had its trial."""
+        return isinstance(self._sampler, GridSampler) and self._given == len(self._grid)
 
-    def _all(self) -> list[FrozenTrial]:
-        return self._storage.get_all_trials(self._study._study_id, deepcopy=False)
+    @cached_property
+    def _grid(self) -> list[dict[str, Any]]:
+        """Every combination, in the order that the seed decides."""
+        values = (parameter.grid() for parameter in self._parameters.values())
+        found = [
+            dict(zip(self._parameters, each, strict=True)) for each in itertools.product(*values)
+        ]
+        Random(self._sampler.seed).shuffle(found)
+        return found
 
-    def _trial(self, number: int) -> FrozenTrial:
-        return self._storage.get_trial(number)
+    @property
+    def _given(self) -> int:
+        """How many combinations of the grid have had their trials."""
+        return sum("grid_id" in trial.attrs for trial in self.trials)
 
     def _to_optuna(self, fixed: Mapping[str, Any]) -> dict[str, Any]:
         return {
@@ -124,24 +133,13 @@ class Study:
         values: dict[str, Any] = {}
         for path, parameter in self._parameters.items():
             if parameter.dimension.is_met(values):
-                # Not `suggest_float`, which would make a distribution for each trial.
-                suggested = asked._suggest(path, parameter.distribution)
-                values[path] = parameter.from_optuna(suggested)
+                values[path] = parameter.suggested(asked)
         return values
-
-    @property
-    def is_exhausted(self) -> bool:
-        """Whether every combination of the grid has had its trial."""
-        if not isinstance(self._sampler, GridSampler):
-            return False
-        given = {trial.system_attrs.get("grid_id") for trial in self._all()} - {None}
-        return len(given) == len(self._sampler._all_grids)
 
 
 @contextmanager
 def _warnings_ignored() -> Iterator[None]:
-    """Of values outside of the space, which a template may have, and of infinite scores."""
+    """Of infinite scores."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Fixed parameter .* is out of range")
         warnings.filterwarnings("ignore", "Clip non-finite values")
         yield

@@ -68,8 +68,8 @@ CASES: Cases = {
             (
                 "sampler.name",
                 "invalid_value",
-                "must be `tpe` or `random` or `grid` or `cmaes` or `qmc` or `gp` or `nsgaii`; did "
-                "you mean `tpe`?",
+                "must be `tpe` or `random` or `grid` or `qmc` or `gp` or `nsgaii`; did you mean "
+                "`tpe`?",
             )
         ],
     ),
@@ -154,7 +154,6 @@ CASES: Cases = {
     "several objectives": (
         {
             "objective": [{"metric": "f1"}, {"metric": "loss"}],
-            "sampler": "cmaes",
             "pruner": "median",
             "best": "refit",
         },
@@ -170,12 +169,6 @@ CASES: Cases = {
                 "conflict",
                 "`pruner` `median` compares trials by one metric: use `none` for several in "
                 "`objective`",
-            ),
-            (
-                "sampler",
-                "conflict",
-                "`sampler` `cmaes` looks for the best of one metric: use `tpe`, `nsgaii` or `gp` "
-                "for several in `objective`",
             ),
         ],
     ),

@@ -268,27 +268,6 @@ CASES: Cases = {
             )
         ],
     ),
-    "values that exclude each other": (
-        {"space": {"training.bf16": [True, False], "training.fp16": [True, False]}},
-        [
-            (
-                "space.training.bf16.choices.0",
-                "conflict",
-                "`bf16` and `fp16` exclude each other: give one of them (with "
-                "`training.fp16: true`)",
-            )
-        ],
-    ),
-    "a field of one kind of its section": (
-        {"space": {"peft.method": ["lora", "ia3"], "peft.r": [4, 8]}},
-        [
-            (
-                "space.peft.r.choices.0",
-                "conflict",
-                "unknown field of this kind (with `peft.method: ia3`)",
-            )
-        ],
-    ),
     "a value without which the metric is not reported": (
         {
             "space": {"task.predict_with_generate": [True, False]},

@@ -141,6 +141,24 @@ class TestResolved:
         assert accepted({"space": space}).dimensions.keys() == space.keys()
 
 
+class TestFieldsThatDependOnEachOther:
+    """Their trials fail one by one, with the job spec's own sentence."""
+
+    @pytest.mark.parametrize(
+        "space",
+        [
+            {"training.bf16": [True, False], "training.fp16": [True, False]},
+            {"peft.method": ["lora", "ia3"], "peft.r": [4, 8]},
+            {
+                "task.doc_stride": {"low": 32, "high": 500},
+                "task.max_seq_length": {"low": 128, "high": 512},
+            },
+        ],
+    )
+    def test_are_no_fault_of_the_search(self, space: dict[str, Any]) -> None:
+        assert accepted({"space": space}).dimensions.keys() == space.keys()
+
+
 class TestWarnings:
     def warned(self, changes: dict[str, Any]) -> list[tuple[str, str]]:
         found = examined(changes)
@@ -152,19 +170,6 @@ class TestWarnings:
         assert self.warned({"space": space}) == [(f"job.{RATE}", "outside_of_space")]
         assert self.warned({"space": space, "template_trial": False}) == []
         assert self.warned({"space": space, "sampler": "grid"}) == []
-
-    def test_ends_of_ranges_that_exclude_each_other(self) -> None:
-        space = {
-            "task.doc_stride": {"low": 32, "high": 256},
-            "task.max_seq_length": {"low": 128, "high": 512},
-        }
-        (warning,) = examined({"space": space}).warnings
-        assert (warning.path, warning.code, warning.message) == (
-            "space.task.doc_stride.high",
-            "values_exclude_each_other",
-            "`doc_stride` (256) must be below `max_seq_length` (128) (with "
-            "`task.max_seq_length: 128`): trials with such values fail, and the search continues",
-        )
 
     @pytest.mark.parametrize(
         ("changes", "expected"),
@@ -232,13 +237,3 @@ class TestBoundedWork:
     def test_twenty_faulty_values_of_a_field_are_enough(self) -> None:
         found = examined({"space": {RATE: [f"x{index}" for index in range(1000)]}})
         assert len(found.faults) == 20
-
-    def test_a_value_is_found_among_many_combinations(self) -> None:
-        """Each value is part of one of the thousand trials that are checked."""
-        space = {
-            RATE: [index * 1e-6 for index in range(1000)],
-            "training.seed": list(range(900)),
-            "training.label_smoothing_factor": [0.0, 0.1],
-        }
-        (fault,) = examined({"space": space}).faults
-        assert fault.path == "space.training.label_smoothing_factor.choices.1"

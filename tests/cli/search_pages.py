@@ -106,4 +106,4 @@ def make_snapshot(**changes: Any) -> Snapshot:
     trials = make_trials()
     best = [trial for trial in trials if trial["trial"] == 1]
     durations = {0: 60.0, 1: 60.0, 2: 60.0, 3: 60.0}
-    return Snapshot(make_search(**changes), trials, best, {0: 80.5, 1: 81.25}, durations)
+    return Snapshot(make_search(**changes), trials, best, durations)

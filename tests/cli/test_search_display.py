@@ -71,18 +71,11 @@ class TestRender:
             "0": "18a3f2c4000 complete 3e-05 0.1 f1 80.5",
         }
 
-    def test_the_curve_of_the_first_objective(self) -> None:
-        lines = rendered(make_snapshot())
-        assert "f1, best so far" in lines
-        assert lines[-1].split() == ["0", "trial", "1"]
-
     @pytest.mark.parametrize(("width", "height"), [(80, 24), (60, 18), (100, 12), (200, 60)])
     def test_fits_the_terminal(self, width: int, height: int) -> None:
         snapshot = make_snapshot()
         many = [make_trial(number) for number in range(6, 60)]
-        every = Snapshot(
-            snapshot.search, [*snapshot.trials, *many], snapshot.best, snapshot.scores, {}
-        )
+        every = Snapshot(snapshot.search, [*snapshot.trials, *many], snapshot.best, {})
         lines = rendered(every, width, height)
         assert len(lines) < height
         assert all(len(line) <= width for line in lines)
@@ -90,7 +83,7 @@ class TestRender:
     def test_a_search_before_its_first_trial(self) -> None:
         waiting = {"code": "quota", "message": "The project's quota is used up."}
         search = make_search(state="queued", trials={}, best=[], waiting=waiting)
-        assert rendered(Snapshot(search, [], [], {}, {})) == [
+        assert rendered(Snapshot(search, [], [], {})) == [
             "18a3f2c41b0  squad",
             "queued  The project's quota is used up.",
             "0 of 20 trials",
@@ -111,7 +104,7 @@ class TestRender:
             {"metric": "eval_loss", "direction": "minimize"},
         ]
         best = [make_trial(number, scores=[80.0 + number, 0.5]) for number in range(5)]
-        snapshot = Snapshot(make_search(objectives=objectives), best, best, {}, {})
+        snapshot = Snapshot(make_search(objectives=objectives), best, best, {})
         lines = rendered(snapshot)
         assert lines[3].startswith("best: trial 0  f1 80  loss 0.5  job 18a3f2c4000  learn")
         assert lines[6] == "and 2 more: `finetune search best`"
@@ -138,7 +131,7 @@ class TestLines:
         console = recorded(width=200)
         lines = live_display.Lines(console)
         before = make_search(trials={"running": 2}, best=[])
-        lines.show(Snapshot(before, [], [], {}, {}))
+        lines.show(Snapshot(before, [], [], {}))
         for _ in range(2):
             lines.show(make_snapshot())
         assert [line.split("  ")[0] for line in text_of(console).splitlines()] == [

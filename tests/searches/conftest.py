@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
+from service.api.search_checks.trials import refusals
 from service.contract.search.spec import SearchSpec
 from service.contract.states import ENDED, JobState
 from service.jobs import submissions
@@ -38,7 +39,7 @@ class Bench:
 
     def new_runner(self) -> SearchRunner:
         """As after a crash: it remembers nothing."""
-        return SearchRunner(self.database, self.dispatcher, self.settings)
+        return SearchRunner(self.database, self.dispatcher, self.settings, refusals)
 
     def submit(self, **changes: Any) -> str:
         spec = SearchSpec.model_validate(search_spec(**changes))

@@ -17,7 +17,12 @@ from tests.support.databases import on_sqlite
 from tests.support.job_rows import get, put
 
 ASHA = {"name": "asha", "rungs": [10, 30]}
-SEED = {"name": "random", "seed": 4}
+RATES = (
+    0.00738, 0.000155, 0.00778, 0.000723, 0.000618, 7.32e-06, 0.00804, 1.06e-06, 1.03e-05, 5.48e-05,
+    0.00131,
+)  # fmt: skip
+ENQUEUED = [{"training.learning_rate": rate} for rate in RATES]
+"""After the template's."""
 TEMPLATE = {
     "job": search_spec()["job"]
     | {"training": {"max_steps": 90, "eval_strategy": "steps", "eval_steps": 10}}
@@ -27,7 +32,7 @@ TEMPLATE = {
 class TestAsha:
     def test_pauses_promotes_and_ends_the_losers(self, bench: Bench) -> None:
         bench.worker.steps = 90
-        search_id = bench.submit(pruner=ASHA, sampler=SEED, max_trials=12, **TEMPLATE)
+        search_id = bench.submit(pruner=ASHA, enqueue=ENQUEUED, max_trials=12, **TEMPLATE)
         row = bench.run(search_id)
         trials = bench.trials(search_id)
         reports = bench.reports(search_id)
@@ -44,7 +49,7 @@ class TestAsha:
     @on_sqlite
     def test_a_promoted_trial_continues_where_it_was(self, bench: Bench) -> None:
         bench.worker.steps = 90
-        search_id = bench.submit(pruner=ASHA, sampler=SEED, max_trials=12, **TEMPLATE)
+        search_id = bench.submit(pruner=ASHA, enqueue=ENQUEUED, max_trials=12, **TEMPLATE)
         bench.run(search_id)
         trained = 0
         for job in bench.jobs():
@@ -155,7 +160,7 @@ class TestAsha:
             return None
 
         bench.worker.fails = later
-        search_id = bench.submit(pruner=ASHA, sampler=SEED, max_trials=9, **TEMPLATE)
+        search_id = bench.submit(pruner=ASHA, enqueue=ENQUEUED[:8], max_trials=9, **TEMPLATE)
         row = bench.run(search_id)
         trials = bench.trials(search_id)
         assert row.state == "succeeded"

@@ -1,6 +1,4 @@
 import math
-import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +13,6 @@ from service.studies.figures import (
     NoFigureError,
     NotEnoughTrialsError,
     figure,
-    page,
 )
 from service.studies.history import Trial
 from tests.studies.searches import LOSS, LOSS_AND_F1
@@ -199,36 +196,8 @@ class TestAll:
         with pytest.raises(NotEnoughTrialsError, match=r"need.*\.$|need.*yet"):
             drawn(name, [Trial(0, values(0))], LOSS_AND_F1)
 
-    @pytest.mark.parametrize("name", ["history", "importances", "slices", "parallel-coordinates"])
-    def test_a_template_outside_of_the_space(self, name: FigureName) -> None:
-        outside = replace(complete(0), values=values(0) | {"training.weight_decay": 7.0})
-        assert drawn(name, [outside, *TRIALS[1:]])["data"]
-
     def test_long_names_where_short_ones_are_not_enough(self) -> None:
         space = {path: Dimension(low=0, high=1) for path in ("a.x", "b.x", "b.y")}
         trials = [Trial(0, dict.fromkeys(space, 1), TrialState.COMPLETE, [1.0])]
         ticks = figure("parallel-coordinates", space, LOSS, trials)["layout"]["xaxis"]["ticktext"]
         assert ticks == ["loss", "a.x", "b.x", "y"]
-
-
-class TestPage:
-    @pytest.fixture
-    def slices(self) -> dict[str, Any]:
-        chosen = values(0) | {"task.name": "</script><script>alert(1)</script>"}
-        return drawn("slices", [Trial(0, chosen, TrialState.COMPLETE, [1.0])])
-
-    def test_it_loads_nothing_from_elsewhere(self, slices: dict[str, Any]) -> None:
-        text = page(slices)
-        assert len(text) > 1_000_000
-        assert not re.search(r"<script[^>]+src=|<link", text)
-
-    def test_with_a_script_of_the_service(self, slices: dict[str, Any]) -> None:
-        text = page(slices, "/static/plotly.min.js")
-        assert re.findall(r'src="([^"]+)"', text) == ["/static/plotly.min.js"]
-        assert "http" not in text
-        assert text == page(slices, "/static/plotly.min.js")
-
-    def test_a_value_is_no_script(self, slices: dict[str, Any]) -> None:
-        text = page(slices, "/static/plotly.min.js")
-        assert "alert(1)" in text
-        assert "<script>alert" not in text

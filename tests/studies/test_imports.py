@@ -3,7 +3,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-HEAVY = {"optuna", "torch", "scipy", "cmaes", "plotly", "pandas"}
+HEAVY = {"optuna", "torch", "scipy", "plotly", "pandas"}
 SUGGEST = """
 from service.contract.search.objectives import Objective
 from service.contract.search.pruners import NoPruner
@@ -12,7 +12,7 @@ from service.contract.search.space import Dimension
 from service.contract.search.states import TrialState
 from service.studies.study import Study
 space = {"a": Dimension(low=0.0, high=1.0)}
-study = Study(space, [Objective(metric="loss")], TpeSampler(n_startup_trials=1), NoPruner())
+study = Study(space, [Objective(metric="loss")], TpeSampler(n_startup_trials=1), NoPruner(), [])
 for number in range(3):
     study.end(study.ask().number, TrialState.COMPLETE, [1.0])
 """

@@ -46,7 +46,7 @@ class TestDistributions:
             "d": Dimension(choices=[{"x": 1}]),
         }
         expected = {"a": 0.5, "b": 3, "c": 0.1, "d": {"x": 1}}
-        assert Search(RandomSampler(), space).ask().values == expected
+        assert Search(RandomSampler(), space).study.ask().values == expected
 
     def test_conditions_come_after_what_they_name(self) -> None:
         assert list(parameters_of(SPACE))[-2:] == ["training.optim", "training.momentum"]

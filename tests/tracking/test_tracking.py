@@ -18,7 +18,7 @@ from tests.support.databases import on_both
 from tests.support.services import free_port, wait_until
 from tests.tracking.conftest import PREPARED, Job
 from tests.tracking.support import TRAINED, expected_points, shipped_points, train
-from worker.tracking import shipper
+from worker.tracking import runs
 from worker.tracking.model_registry import FinishedModel
 from worker.tracking.shipper import BackgroundShipper, ensure_run, make_tracker, sync
 from worker.tracking.trackers import (
@@ -435,7 +435,7 @@ class TestAway:
             assert ended is not None
             waits.append((retry - ended).total_seconds() - loaded.seconds_since_end)
         assert waits == [pytest.approx(100, abs=15), pytest.approx(600, abs=15)]
-        self._ended_ago(job, shipper._GIVE_UP_AFTER + 60)
+        self._ended_ago(job, runs._GIVE_UP_AFTER + 60)
         assert sync(job.database, unreachable, job.id, job.workspace)
 
     def _ended_ago(self, job: Job, seconds: float) -> None:

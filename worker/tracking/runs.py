@@ -1,9 +1,12 @@
 """One run for each job and for each search, whoever creates it, and how it ends."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from service.contract.states import JobState
+from service.store import tracking
+from service.store.database import Database
+from service.store.tracking import Tracked
 from worker.tracking.trackers import NewRun, RunRef, RunStatus, Tracker
 
 STATUS: Final[Mapping[str, RunStatus]] = {
@@ -12,13 +15,25 @@ STATUS: Final[Mapping[str, RunStatus]] = {
     JobState.CANCELLED: "KILLED",
 }
 """Of the run of a job or a search that has ended so."""
+_FIRST_RETRY, _LAST_RETRY = 10.0, 600.0
+_GIVE_UP_AFTER: Final = 7 * 86400.0
 
 
-def adopted(tracker: Tracker, run: NewRun, adopt: Callable[[RunRef], str | None]) -> str | None:
+def retry_wait(seconds_since_end: float) -> float | None:
+    """Seconds until the next try: as many as have passed since the end, at most ten minutes. None
+    after a week."""
+    if seconds_since_end > _GIVE_UP_AFTER:
+        return None
+    return min(max(seconds_since_end, _FIRST_RETRY), _LAST_RETRY)
+
+
+def adopted(
+    database: Database, tracker: Tracker, run: NewRun, table: Tracked, row_id: str
+) -> str | None:
     """The id of the run that is kept; None if the tracker stores nothing.
 
     The run is searched before and after it is created, because the response to the creation may be
-    lost and two processes may create one each. `adopt` lets SQL decide which run is kept.
+    lost and two processes may create one each. SQL decides which run is kept.
     """
     found = tracker.find(run.experiment, run.tags)
     if not found:
@@ -27,7 +42,9 @@ def adopted(tracker: Tracker, run: NewRun, adopt: Callable[[RunRef], str | None]
     if not found:
         return None
     # None is kept if its job or search was deleted in the meantime.
-    kept = adopt(found[0])
+    with database.write(audited=False) as session:
+        first = found[0]
+        kept = tracking.adopt_run(session, table, row_id, first.experiment_id, first.run_id)
     _discard(tracker, found, kept)
     return kept
 

@@ -14,6 +14,7 @@ from service.contract.search.states import TrialState
 from service.store import search_tracking as store
 from service.store.database import Database
 from service.store.models import SearchTrialRow
+from service.studies import plot_page
 from service.studies.history import Trial
 
 _PAGE: Final = 1000
@@ -122,7 +123,7 @@ def _figures(
     written: dict[str, Path] = {}
     for name in figures.FIGURE_NAMES:
         try:
-            page = figures.page(figures.figure(name, spec.dimensions, spec.objectives, trials))
+            drawn = figures.figure(name, spec.dimensions, spec.objectives, trials)
         except figures.NoFigureError:
             continue
         except Exception:
@@ -130,6 +131,6 @@ def _figures(
             _log.exception("mlflow.figure_failed", search_id=search_id, figure=name)
             continue
         file = folder / f"{name}.html"
-        file.write_text(page, encoding="utf-8")
+        file.write_bytes(plot_page.of(json.dumps(drawn), f"{name} of {search_id}"))
         written[f"figures/{name}.html"] = file
     return written

@@ -17,12 +17,13 @@ from service.contract.section import Acceptance
 from service.contract.states import JobState
 from service.store import search_tracking as store
 from service.store.database import Database
+from service.store.models import SearchRow
 from service.store.search_tracking import TrackedSearch
+from service.store.tracking import retry_in
 from worker.tracking import runs, search_content, search_files
 from worker.tracking.search_content import Progress
 from worker.tracking.trackers import (
     NewRun,
-    RunRef,
     Tracker,
     TrackerRejectedError,
     TrackerUnreachableError,
@@ -33,8 +34,6 @@ _PROGRESS_TAG: Final = "mlflow.finetune.sentTrials"
 """How far the scores have been sent. MLflow hides tags that begin with `mlflow.`."""
 _TRIALS_PER_PAGE: Final = 500
 _SYNC_SECONDS: Final = 120.0
-_FIRST_RETRY, _LAST_RETRY = 10.0, 600.0
-_GIVE_UP_AFTER: Final = 7 * 86400.0
 _log = structlog.get_logger(__name__)
 
 
@@ -170,12 +169,8 @@ def _run_of(database: Database, tracker: Tracker, search: TrackedSearch) -> str 
     """The id of the search's run; None if the tracker stores nothing."""
     if search.run_id is not None:
         return search.run_id
-
-    def adopt(run: RunRef) -> str | None:
-        with database.write(audited=False) as session:
-            return store.adopt_run(session, search.id, run.experiment_id, run.run_id)
-
-    return runs.adopted(tracker, _new_run(search, _spec(search)), adopt)
+    new = _new_run(search, _spec(search))
+    return runs.adopted(database, tracker, new, SearchRow, search.id)
 
 
 def _complete(database: Database, search: TrackedSearch) -> bool:
@@ -187,16 +182,14 @@ def _complete(database: Database, search: TrackedSearch) -> bool:
 
 
 def _postpone(database: Database, search_id: str) -> bool:
-    """Try again later: while the search lives soon, then after the time that has passed since its
-    end, at most ten minutes."""
+    """Try again later; soon while the search lives."""
     search = _load(database, search_id)
     if search is None:
         return True
-    if search.seconds_since_end > _GIVE_UP_AFTER:
+    is_live = search.ended_at is None
+    wait = store.LIVE_SECONDS if is_live else runs.retry_wait(search.seconds_since_end)
+    if wait is None:
         return _complete(database, search)
-    wait = store.LIVE_SECONDS
-    if search.ended_at is not None:
-        wait = min(max(search.seconds_since_end, _FIRST_RETRY), _LAST_RETRY)
     with database.write(audited=False) as session:
-        store.retry_in(session, search_id, wait)
+        retry_in(session, SearchRow, search_id, wait)
     return False

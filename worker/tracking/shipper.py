@@ -21,6 +21,7 @@ from service.safe_files import is_inside
 from service.settings import Settings
 from service.store import tracking as store
 from service.store.database import Database
+from service.store.models import JobRow
 from service.store.tracking import TrackedJob
 from worker.tracking import run_content, runs, search_shipper
 from worker.tracking.trackers import (
@@ -30,7 +31,6 @@ from worker.tracking.trackers import (
     MlflowTracker,
     NewRun,
     NullTracker,
-    RunRef,
     Tracker,
     TrackerRejectedError,
     TrackerUnreachableError,
@@ -43,8 +43,6 @@ _ROWS_PER_PAGE: Final = 100
 _LONGEST_PAUSE: Final = 60.0
 _EXIT_SECONDS: Final = 8.0
 _SYNC_SECONDS: Final = 120.0
-_FIRST_RETRY, _LAST_RETRY = 10.0, 600.0
-_GIVE_UP_AFTER: Final = 7 * 86400.0
 _log = structlog.get_logger(__name__)
 
 
@@ -307,24 +305,20 @@ def _run_of(database: Database, tracker: Tracker, job: TrackedJob) -> str | None
     spec = JobSpec.accepted(job.spec)
     name = escaping.line(spec.tracking.run_name or spec.name or job.id)
 
-    def adopt(run: RunRef) -> str | None:
-        with database.write() as session:
-            return store.adopt_run(session, job.id, run.experiment_id, run.run_id)
-
     new = NewRun(_experiment(job, spec), name, {JOB_ID_TAG: job.id}, job.created_at)
-    return runs.adopted(tracker, new, adopt)
+    return runs.adopted(database, tracker, new, JobRow, job.id)
 
 
 def _postpone(database: Database, job_id: str) -> bool:
-    """Try again after the time that has passed since the end, at most ten minutes."""
+    """Try again later."""
     with database.write() as session:
         job = store.load(session, job_id)
         if job is None or job.ended_at is None:
             return False
-        if job.seconds_since_end > _GIVE_UP_AFTER:
+        wait = runs.retry_wait(job.seconds_since_end)
+        if wait is None:
             return store.finish(session, job_id, job.ended_at)
-        wait = min(max(job.seconds_since_end, _FIRST_RETRY), _LAST_RETRY)
-        store.retry_in(session, job_id, wait)
+        store.retry_in(session, JobRow, job_id, wait)
     return False
 
 

@@ -1,15 +1,14 @@
 """A search's spec as it runs, or every fault of it at once."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from service.api.faults.collect import Findings as JobFindings
-from service.api.faults.collect import collect
 from service.api.faults.shorten import MOST_FAULTS
 from service.api.schemas.jobs import SpecWarning
 from service.api.schemas.problems import Fault
-from service.api.search_checks import combinations, expectations, form, objective
+from service.api.search_checks import expectations, form, objective
 from service.api.search_checks.best import publish_faults, refit_faults
 from service.api.search_checks.values import Examine, Values, range_faults, typed
 from service.contract.search import defaults
@@ -46,16 +45,13 @@ def examine_search(
     if job is None:
         return _faulty([*faults, *_of_fields(given.get("job"), search, examine_job)])
     accepted = _resolved(search, job)
-    checks = _Checks(search, accepted, examine_job)
-    faults += checks.faults()
+    faults += _of_whole(search, accepted, examine_job)
     if faults:
         return _faulty(faults)
     warned = [
         each.model_copy(update={"path": f"job.{each.path}"}) for each in warnings_of(accepted.job)
     ]
-    return Findings(
-        spec=accepted, warnings=[*warned, *expectations.warnings(accepted), *checks.warnings]
-    )
+    return Findings(spec=accepted, warnings=[*warned, *expectations.warnings(accepted)])
 
 
 def _faulty(faults: list[Fault]) -> Findings:
@@ -92,56 +88,18 @@ def _resolved(search: SearchSpec, job: JobSpec) -> SearchSpec:
     )
 
 
-class _Checks:
-    """What only the whole search decides."""
-
-    def __init__(self, given: SearchSpec, accepted: SearchSpec, examine_job: Examine) -> None:
-        self._given = given
-        self._accepted = accepted
-        # As trials are made: with what the template leaves out still open.
-        self._template = accepted.job.model_dump(mode="json", exclude_unset=True)
-        self._space = accepted.dimensions
-        self._values = Values(self._template, self._space, examine_job)
-        self.warnings: list[SpecWarning] = []
-
-    def faults(self) -> list[Fault]:
-        accepted = self._accepted
-        found = [
-            *range_faults(self._given.dimensions),
-            *self._values.faults(),
-            # Again, with the types of the ranges and the task's space.
-            *form.contradictions(accepted),
-            *objective.faults(accepted.job, accepted.objectives, accepted.pruner, self._given),
-            *objective.pruner_faults(accepted.job, self._space, accepted.pruner),
-            *self._of_best(),
-        ]
-        return [*found, *self._of_combinations()]
-
-    def _of_best(self) -> Iterator[Fault]:
-        best = self._accepted.best
-        if isinstance(best, PublishBest):
-            yield from publish_faults(best, self._accepted.job, self._values)
-        elif isinstance(best, RefitBest):
-            yield from refit_faults(best, self._values)
-
-    def _of_combinations(self) -> Iterator[Fault]:
-        found = combinations.refused(
-            self._template,
-            self._space,
-            self._values.good,
-            self._refusals,
-            self._values.most,
-        )
-        for each in found:
-            if each.is_certain:
-                yield each.fault
-            else:
-                self.warnings.append(expectations.of_refused(each.fault))
-
-    def _refusals(self, spec: Mapping[str, Any]) -> list[Fault]:
-        """Of a trial's spec: those of the job, else those of what the search needs of it."""
-        found = collect(spec)
-        if found.spec is None:
-            return found.faults
-        faults = objective.faults(found.spec, self._accepted.objectives, self._accepted.pruner)
-        return [fault.model_copy(update={"code": "conflict"}) for fault in faults]
+def _of_whole(given: SearchSpec, accepted: SearchSpec, examine_job: Examine) -> Iterator[Fault]:
+    """What only the whole search decides. `given`: before what it left out was filled in."""
+    # As trials are made: with what the template leaves out still open.
+    template = accepted.job.model_dump(mode="json", exclude_unset=True)
+    values = Values(template, accepted.dimensions, examine_job, accepted)
+    yield from range_faults(given.dimensions)
+    yield from values.faults()
+    # Again, with the types of the ranges and the task's space.
+    yield from form.contradictions(accepted)
+    yield from objective.faults(accepted.job, accepted.objectives, accepted.pruner, given)
+    yield from objective.pruner_faults(accepted.job, accepted.dimensions, accepted.pruner)
+    if isinstance(accepted.best, PublishBest):
+        yield from publish_faults(accepted.best, accepted.job, values)
+    elif isinstance(accepted.best, RefitBest):
+        yield from refit_faults(accepted.best, values)

@@ -5,11 +5,10 @@ from math import inf, prod
 
 from service.api.redaction import shown
 from service.api.schemas.jobs import SpecWarning
-from service.api.schemas.problems import Fault
 from service.contract import task_metrics
 from service.contract.search import defaults
 from service.contract.search.pruners import MedianPruner
-from service.contract.search.samplers import CmaEsSampler, GpSampler, GridSampler, TpeSampler
+from service.contract.search.samplers import GpSampler, GridSampler, TpeSampler
 from service.contract.search.spec import SearchSpec
 
 
@@ -23,12 +22,6 @@ def warnings(search: SearchSpec) -> list[SpecWarning]:
         *_rows_vary(search),
         *_metric_depends_on_data(search),
     ]
-
-
-def of_refused(fault: Fault) -> SpecWarning:
-    """For values at the ends of ranges that exclude each other."""
-    message = f"{fault.message}: trials with such values fail, and the search continues"
-    return SpecWarning(path=fault.path, code="values_exclude_each_other", message=message)
 
 
 def _template_outside(search: SearchSpec) -> Iterator[SpecWarning]:
@@ -49,7 +42,7 @@ def _template_outside(search: SearchSpec) -> Iterator[SpecWarning]:
 
 def _never_learns(search: SearchSpec) -> Iterator[SpecWarning]:
     sampler = search.sampler
-    if not isinstance(sampler, TpeSampler | CmaEsSampler | GpSampler):
+    if not isinstance(sampler, TpeSampler | GpSampler):
         return
     if sampler.n_startup_trials >= search.max_trials:
         yield SpecWarning(

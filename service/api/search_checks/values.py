@@ -3,13 +3,14 @@
 import json
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from service.api.faults.collect import Findings, collect
 from service.api.redaction import shown
 from service.api.schemas.problems import Fault
-from service.api.search_checks import fields
+from service.api.search_checks import fields, trials
 from service.contract.search.space import Dimension, in_order, wanted, with_values
+from service.contract.search.spec import SearchSpec
 
 Examine = Callable[[Any], Findings]
 """Every fault of a job's spec."""
@@ -23,6 +24,7 @@ _MOST_OF_FIELD: Final = 20
 """Faulty values of one field that are listed."""
 _NAMES: Final = frozenset({"unknown_field", "moved_option", "unsupported_option"})
 """Codes of faults that all values of a field have."""
+_CONFLICT: Final = {"code": "conflict", "allowed": None, "suggestion": None}
 _NO_VALUE: Final = "…"
 _SAME_ROWS: Final = "trials are compared by their evaluations, which need the same rows"
 _FIXED: Final = {
@@ -46,36 +48,36 @@ _FIXED: Final = {
 """Sections and fields that do not vary, and why."""
 
 
-class Tried(NamedTuple):
-    name: str
-    """Its place in the dimension: `low`, `high`, `choices.2`."""
-    value: Any
-    is_choice: bool
-
-
 class Values:
     """The template, and what the job spec says about single values of the space in it."""
 
     def __init__(
-        self, template: dict[str, Any], space: Mapping[str, Dimension], examine: Examine
+        self,
+        template: dict[str, Any],
+        space: Mapping[str, Dimension],
+        examine: Examine,
+        search: SearchSpec | None = None,
     ) -> None:
+        """`search`: what its trials need; None where the template is faulty."""
         self._template = template
         self._space = space
         self._examine = examine
+        self._search = search
         self._asked = 0
         # A template may have a megabyte.
-        self.most = max(1, _MOST_READ // len(json.dumps(template, default=str)))
+        self._most = max(1, _MOST_READ // len(json.dumps(template, default=str)))
         """Values to try: those of a huge template show what is wrong in their trials."""
         # A training that is resumed must have its source's options: the server compares them.
         training = template.get("training")
         self._resumes = isinstance(training, dict) and bool(training.get("resume_from"))
-        self._own = {(fault.path, fault.message) for fault in examine(template).faults}
+        own = examine(template).faults
+        if search is not None:
+            own = [*own, *trials.faults(template, search)]
+        self._own = {(fault.path, fault.message) for fault in own}
         self._parents_of: dict[str, dict[str, Any]] = {}
-        self.good: dict[str, list[Tried]] = {}
-        """By path, the values that are right on their own, after `faults`."""
 
     def faults(self) -> Iterator[Fault]:
-        """Of each field; contradictions between fields are not among them."""
+        """Of each field; contradictions between fields of the space show in their trials."""
         for path in in_order(self._space):
             refused = _refused(path)
             if refused is not None:
@@ -84,27 +86,47 @@ class Values:
                 yield from self._of_field(path, self._space[path])
 
     def _of_field(self, path: str, dimension: Dimension) -> Iterator[Fault]:
-        good, count = [], 0
-        for tried in islice(tried_values(dimension), self.most):
-            self.most -= 1
-            own = self._own_faults(path, tried.value)
+        count = 0
+        for name, value in islice(_tried(dimension), self._most):
+            self._most -= 1
+            own = self._own_faults(path, value)
             wrong_name = next((fault for fault in own if _is_name(path, fault)), None)
             if wrong_name is not None:
                 yield _unknown(path, wrong_name)
                 return
-            where = f"space.{path}.{tried.name}"
+            where = f"space.{path}.{name}"
             for fault in own:
-                yield fault.model_copy(update={"path": where, "given": shown(where, tried.value)})
+                # A rule's sentence names its fields.
+                is_named = fault.code == "conflict" or _is_of(path, fault)
+                message = fault.message if is_named else f"`job.{fault.path}`: {fault.message}"
+                update = {"path": where, "message": message, "given": shown(where, value)}
+                yield fault.model_copy(update=update if is_named else {**update, **_CONFLICT})
             count += len(own)
             if count >= _MOST_OF_FIELD:
                 return
-            good += [] if own else [tried]
-        if good:
-            self.good[path] = good
 
     def _own_faults(self, path: str, value: Any) -> list[Fault]:
-        found = self.of_values(self._parents(path) | {path: value})
-        return [fault for fault in found if fault.code != "conflict" and _is_of(path, fault)]
+        values = self._parents(path) | {path: value}
+        found = self.of_values(values)
+        if not found and self._search is not None:
+            found = [
+                fault.model_copy(update=_CONFLICT)
+                for fault in trials.faults(with_values(self._template, values), self._search)
+                if (fault.path, fault.message) not in self._own
+            ]
+        return [fault for fault in found if self._is_own(path, fault)]
+
+    def _is_own(self, path: str, fault: Fault) -> bool:
+        """Not where other fields of the space may be part of the cause: a rule names its fields."""
+        if fault.code != "conflict" and _is_of(path, fault):
+            return True
+        named = {part.partition(":")[0] for part in fault.message.split("`")[1::2]}
+        names = named | {part.removeprefix("job.") for part in (fault.path, *named)}
+        return not any(
+            other in names or other.rpartition(".")[2] in names
+            for other in self._space
+            if other != path
+        )
 
     def of_values(self, values: Mapping[str, Any]) -> list[Fault]:
         """What the job spec says about these values, and not about the template itself."""
@@ -128,17 +150,18 @@ class Values:
         return self._parents_of[path]
 
 
-def tried_values(dimension: Dimension) -> Iterator[Tried]:
-    """Each of the choices; of a range its ends, and the value after the first."""
+def _tried(dimension: Dimension) -> Iterator[tuple[str, Any]]:
+    """Each of the choices; of a range its ends, and the value after the first: by their places in
+    the dimension."""
     if dimension.choices is not None:
         for index, value in enumerate(dimension.choices):
-            yield Tried(f"choices.{index}", value, is_choice=True)
+            yield f"choices.{index}", value
         return
-    yield Tried("low", dimension.low, is_choice=False)
+    yield "low", dimension.low
     if dimension.high != dimension.low:
-        yield Tried("high", dimension.high, is_choice=False)
+        yield "high", dimension.high
     if dimension.step is not None and dimension.low is not None:
-        yield Tried("step", dimension.low + dimension.step, is_choice=False)
+        yield "step", dimension.low + dimension.step
 
 
 def typed(path: str, dimension: Dimension) -> Dimension:

@@ -13,15 +13,12 @@ from service.cli import output
 from service.cli.client import Json
 from service.cli.live_display import Quiet
 from service.cli.result import STATE_STYLES, short_id
-from service.cli.search import curve, time_left, trial_table, words
+from service.cli.search import time_left, trial_table, words
 from service.cli.search.snapshots import ROWS, Snapshot
 from service.contract.search.states import OVER
 
-_CURVE_ROWS: Final = 7
 _SPARE_ROWS: Final = 2
 """For the names of the columns and the cursor."""
-_FEWEST_TRIALS: Final = 4
-_WIDEST_CURVE: Final = 100
 _MOST_BEST: Final = 3
 """With several objectives there may be hundreds."""
 
@@ -53,7 +50,7 @@ def best_lines(snapshot: Snapshot) -> Iterator[str]:
 
 
 def render(snapshot: Snapshot, width: int, height: int, now: datetime) -> Group:
-    """All that fits: the head, the trials, then the curve if there is room for it."""
+    """The head, and the trials that fit."""
     search = snapshot.search
     style = STATE_STYLES.get(search["state"], "")
     name = f"  {search['name']}" if search["name"] else ""
@@ -64,30 +61,15 @@ def render(snapshot: Snapshot, width: int, height: int, now: datetime) -> Group:
         *(_one_line(line, "green") for line in best_lines(snapshot)),
     ]
     best = [trial["trial"] for trial in snapshot.best]
-    drawn = list(curve_lines(snapshot, width))
     room = height - len(parts) - _SPARE_ROWS
-    if room - len(drawn) < _FEWEST_TRIALS:
-        drawn = []
-    shown = snapshot.trials[: max(1, min(ROWS, room - len(drawn)))]
+    shown = snapshot.trials[: max(1, min(ROWS, room))]
     if shown:
         parts.append(trial_table.for_terminal(shown, search["objectives"], width, best))
-    return Group(*parts, *map(_one_line, drawn))
+    return Group(*parts)
 
 
 def _one_line(text: str, style: str = "") -> Text:
     return Text(text, style=style, no_wrap=True, overflow="ellipsis")
-
-
-def curve_lines(snapshot: Snapshot, width: int) -> Iterator[str]:
-    """The best score of the first objective over the trials; nothing before the first score."""
-    objective = snapshot.search["objectives"][0]
-    points = curve.best_so_far(snapshot.scores, maximize=objective["direction"] == "maximize")
-    if not points:
-        return
-    last = max(snapshot.scores)
-    yield ""
-    yield f"{words.metric(objective)}, best so far"
-    yield from curve.drawn(points, last, min(width, _WIDEST_CURVE), _CURVE_ROWS)
 
 
 class Display(Protocol):
@@ -98,7 +80,7 @@ class Display(Protocol):
 
 
 class LiveTable:
-    """The trials and the curve, drawn over at each look."""
+    """The trials, drawn over at each look."""
 
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, auto_refresh=False)

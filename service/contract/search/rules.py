@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from service.contract.search.objectives import Objective
 from service.contract.search.pruners import NoPruner, PrunerSpec
-from service.contract.search.samplers import CmaEsSampler, GridSampler, SamplerSpec
+from service.contract.search.samplers import GridSampler, SamplerSpec
 from service.contract.search.space import (
     MOST_CHOICES_IN_ALL,
     Dimension,
@@ -66,16 +66,6 @@ def best_is_one(action: str, objectives: Sequence[Objective] | None) -> Iterator
         yield (
             f"`best` is `{action}`, and several in `objective` have no single best trial: use "
             "`keep`, then publish or clone the job that you choose"
-        )
-
-
-def objectives_fit_the_sampler(
-    sampler: SamplerSpec, objectives: Sequence[Objective] | None
-) -> Iterator[str]:
-    if isinstance(sampler, CmaEsSampler) and len(objectives or ()) > 1:
-        yield (
-            "`sampler` `cmaes` looks for the best of one metric: use `tpe`, `nsgaii` or `gp` for "
-            "several in `objective`"
         )
 
 

@@ -60,30 +60,6 @@ class GridSampler(_Sampler):
     name: Literal["grid"] = "grid"
 
 
-class CmaEsSampler(_Sampler):
-    """Covariance matrix adaptation (Hansen 2016). Numbers only: choices are random."""
-
-    name: Literal["cmaes"] = "cmaes"
-    sigma0: float | None = Field(
-        None,
-        gt=0,
-        le=1e6,
-        examples=[0.1],
-        description="The first spread; default: a sixth of the narrowest field's range.",
-    )
-    n_startup_trials: StartupTrials = Field(1, description=_FIRST_ARE_RANDOM)
-    popsize: int | None = Field(
-        None,
-        ge=4,
-        le=10_000,
-        examples=[8],
-        description="Trials of one generation; default: 4 + 3 ln(fields), rounded down.",
-    )
-    consider_pruned_trials: bool = Field(
-        default=False, description="Learn from the last reports of pruned trials as well."
-    )
-
-
 class QmcSampler(_Sampler):
     """Quasi-random sequences, which fill the space more evenly than random values do."""
 
@@ -129,6 +105,4 @@ class NsgaIISampler(_Sampler):
     )
 
 
-SamplerSpec = (
-    TpeSampler | RandomSampler | GridSampler | CmaEsSampler | QmcSampler | GpSampler | NsgaIISampler
-)
+SamplerSpec = TpeSampler | RandomSampler | GridSampler | QmcSampler | GpSampler | NsgaIISampler

@@ -186,7 +186,6 @@ RULES: Final[tuple[Callable[[SearchSpec], Iterator[str]], ...]] = (
     lambda search: rules.grid_is_finite(search.sampler, search.space),
     lambda search: rules.grid_has_whole_trials(search.sampler, search.enqueue, search.space),
     lambda search: rules.best_is_one(search.best.action, search.objective),
-    lambda search: rules.objectives_fit_the_sampler(search.sampler, search.objective),
     lambda search: rules.objectives_fit_the_pruner(search.pruner, search.objective),
     lambda search: rules.objectives_differ(search.objective),
     lambda search: rules.choices_are_few(search.space),

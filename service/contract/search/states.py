@@ -24,9 +24,15 @@ OVER: Final = frozenset(
 """States in which a trial stays."""
 
 TRANSITIONS: Final[dict[JobState, frozenset[JobState]]] = {
-    # Until the first trial is made.
+    # Until the first trial is made. `cancelling`: the specs of all that were made are refused.
     JobState.QUEUED: frozenset(
-        {JobState.RUNNING, JobState.PAUSED, JobState.CANCELLED, JobState.FAILED}
+        {
+            JobState.RUNNING,
+            JobState.PAUSED,
+            JobState.CANCELLING,
+            JobState.CANCELLED,
+            JobState.FAILED,
+        }
     ),
     JobState.RUNNING: frozenset(
         {JobState.PAUSING, JobState.CANCELLING, JobState.SUCCEEDED, JobState.FAILED}
