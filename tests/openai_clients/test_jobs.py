@@ -27,7 +27,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def smollm2() -> Path:
     if not (SMOLLM2 / "tokenizer.json").is_file():
-        pytest.skip("no SmolLM2 here: `make bench NAME=chat_examples` makes it")
+        pytest.skip("no SmolLM2 here: `make bench NAME=trl_speed` makes it")
     return SMOLLM2
 
 
