@@ -76,8 +76,8 @@ chaos: $(VENV)/.dev ## Attack a running service and print the results; ARGS="--o
 # The first run makes the folder `mutants`: all mutants, and which tests call what they change.
 mutants: $(VENV)/.mutmut ## Change core modules at random and print what their tests miss; SAMPLE=60, or ARGS="service.jobs.*"
 	test -f mutants/mutmut-stats.json || $(MUTMUT) run 'worker.training.early_stopping.*'
-	$(MUTMUT) run $(or $(ARGS),$$(grep -rohE '[a-z_.]+\.x[^"]+__mutmut_[0-9]+' mutants --include='*.meta' | sort -u \
-		| awk 'BEGIN {srand($(SEED))} {print rand() "\t" $$0}' | sort | head -n $(SAMPLE) | cut -f 2))
+	$(MUTMUT) run $(or $(ARGS),$$(grep -rohE '[a-z_.]+\.x[^"]+__mutmut_[0-9]+' mutants --include='*.meta' | sed 's/\\u01c1/ǁ/g' \
+		| sort -u | awk 'BEGIN {srand($(SEED))} {print rand() "\t" $$0}' | sort | head -n $(SAMPLE) | cut -f 2))
 	$(MUTMUT) results | sed -n 's/^ *\(.*\): survived$$/\1/p' | while read -r name; do $(MUTMUT) show "$$name"; done
 
 containers: $(VENV)/.dev ## Build the images and run a job through docker-compose.yml (or podman)
