@@ -26,6 +26,12 @@ CLIENT_GENERATOR := openapi-python-client ruamel.yaml
 OPENAI_CLIENTS := $(wildcard tests/openai_clients/openai-*.txt)
 # Makes client/finetune_client/types.py; `make constraints` keeps their versions.
 TYPES_GENERATOR := datamodel-code-generator argcomplete genson inflect jaraco.functools more-itertools typeguard
+# Processes that tests start read the mutants, and can import what switches them.
+MUTATION_TESTER := libcst mutmut setproctitle textual
+MUTMUT := OMP_NUM_THREADS=1 PYTHONPATH="$(CURDIR)/mutants:$(CURDIR)/$(VENV)/mutmut" $(BIN)/python -P -m mutmut
+# How many mutants `make mutants` draws; ARGS="service.jobs.*" names those of a module instead.
+SAMPLE := 60
+SEED := 1
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 help: ## Show this list
@@ -71,8 +77,12 @@ lint: $(VENV)/.dev ## Check style, types, and which folder may import which
 chaos: $(VENV)/.dev ## Attack a running service and print the results; ARGS="--only kills --seed 7"
 	$(BIN)/python -m chaos $(ARGS)
 
-mutants: $(VENV)/.dev ## Change core modules at random and print what their tests miss; ARGS="--sample 20 service/jobs"
-	$(BIN)/python -m scripts.mutants $(ARGS)
+# The first run makes the folder `mutants`: all mutants, and which tests call what they change.
+mutants: $(VENV)/.mutmut ## Change core modules at random and print what their tests miss; SAMPLE=60, or ARGS="service.jobs.*"
+	test -f mutants/mutmut-stats.json || $(MUTMUT) run 'worker.training.early_stopping.*'
+	$(MUTMUT) run $(or $(ARGS),$$(grep -rohE '[a-z_.]+\.x[^"]+__mutmut_[0-9]+' mutants --include='*.meta' | sed 's/\\u01c1/ǁ/g' \
+		| sort -u | awk 'BEGIN {srand($(SEED))} {print rand() "\t" $$0}' | sort | head -n $(SAMPLE) | cut -f 2))
+	$(MUTMUT) results | sed -n 's/^ *\(.*\): survived$$/\1/p' | while read -r name; do $(MUTMUT) show "$$name"; done
 
 containers: $(VENV)/.dev ## Build the images and run a job through docker-compose.yml (or podman)
 	$(BIN)/python tests/containers/run.py
@@ -105,7 +115,7 @@ constraints: ## Regenerate constraints.txt from the newest versions that install
 	$(PYTHON) -m venv "$$folder"; \
 	"$$folder/bin/python" -m pip install --quiet -e ./client -e '.[dev,docs]'; \
 	"$$folder/bin/python" -m pip check; \
-	"$$folder/bin/python" -m pip install --quiet --no-deps $(CLIENT_GENERATOR) $(TYPES_GENERATOR); \
+	"$$folder/bin/python" -m pip install --quiet --no-deps $(CLIENT_GENERATOR) $(TYPES_GENERATOR) $(MUTATION_TESTER); \
 	{ grep '^#' constraints.txt; \
 	  "$$folder/bin/python" -m pip freeze --exclude-editable | sed 's/+.*//'; } > constraints.new; \
 	mv constraints.new constraints.txt
@@ -135,7 +145,7 @@ pin-images: ## Write the base images with their current digests to .env (needs d
 	$(PYTHON) scripts/pin_images.py
 
 clean: ## Remove everything that make created: .venv, caches, the demo's files
-	rm -rf $(VENV) var site sbom build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf $(VENV) var mutants site sbom build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache \
 		.import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -161,6 +171,10 @@ $(VENV)/.openai-clients: $(VENV)/.dev $(OPENAI_CLIENTS)
 	for file in $(OPENAI_CLIENTS); do \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
 		--target "$(CURDIR)/$(VENV)/clients/$$(basename $$file .txt)" -r $$file || exit 1; done
+	@touch $@
+
+$(VENV)/.mutmut: $(VENV)/.dev
+	$(INSTALL) --no-deps --upgrade --target "$(CURDIR)/$(VENV)/mutmut" $(MUTATION_TESTER)
 	@touch $@
 
 $(VENV)/.docs: pyproject.toml client/pyproject.toml constraints.txt | $(BIN)/python

@@ -7,32 +7,17 @@ from pathlib import Path
 from typing import Final
 
 NAMES: Final = (
-    "api",
     "attention_windows",
-    "chat_examples",
     "checkpoint_stall",
-    "claims",
-    "evaluation",
-    "gsm8k",
-    "list_jobs",
     "memory",
     "model_losses",
     "predictions",
-    "preview",
-    "quality",
-    "releases",
-    "sandbox",
-    "scaling",
     "searches",
-    "sharing",
     "start",
     "training_speed",
-    "webhooks",
     "trl_losses",
     "trl_masks",
     "trl_speed",
-    "watchers",
-    "whole_job",
 )
 
 

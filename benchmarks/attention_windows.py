@@ -24,9 +24,9 @@ import torch
 import transformers
 from torch.nn import functional
 from transformers import CONFIG_MAPPING
-from transformers.models.auto import modeling_auto
 
 from service.contract.spec import JobSpec
+from tests.support import every_model
 from worker.training import build
 from worker.training.distributed.ranks import Ranks
 from worker.training.fast_paths import FastPaths
@@ -119,18 +119,9 @@ _WINDOWS: Final = (
     (1, "max_window_layers"),
     (True, "use_sliding_window"),
 )
-_DROPOUT: Final = (
-    (
-        0.0,
-        "dropout attention_dropout hidden_dropout_prob attention_probs_dropout_prob resid_pdrop "
-        "embd_pdrop hidden_dropout activation_dropout dropout_rate classifier_dropout "
-        "router_jitter_noise local_attention_probs_dropout_prob lsh_attention_probs_dropout_prob "
-        "embedding_dropout",
-    ),
-)
 _TINY: Final[Mapping[str, Any]] = {
     name: value
-    for group in (_WIDTHS, _COUNTS, _WINDOWS, _DROPOUT)
+    for group in (_WIDTHS, _COUNTS, _WINDOWS)
     for value, names in group
     for name in names.split()
 }
@@ -157,29 +148,16 @@ class _Task(NamedTuple):
     model_types: Mapping[str, str]
 
 
+_KINDS: Final = every_model.MAPPINGS
 TASKS: Final = {
-    "causal": _Task(
-        transformers.AutoModelForCausalLM, modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    ),
-    "masked": _Task(
-        transformers.AutoModelForMaskedLM, modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    ),
+    "causal": _Task(transformers.AutoModelForCausalLM, _KINDS["causal-lm"]),
+    "masked": _Task(transformers.AutoModelForMaskedLM, _KINDS["masked-lm"]),
     "sequence": _Task(
-        transformers.AutoModelForSequenceClassification,
-        modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+        transformers.AutoModelForSequenceClassification, _KINDS["text-classification"]
     ),
-    "token": _Task(
-        transformers.AutoModelForTokenClassification,
-        modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
-    ),
-    "qa": _Task(
-        transformers.AutoModelForQuestionAnswering,
-        modeling_auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES,
-    ),
-    "seq2seq": _Task(
-        transformers.AutoModelForSeq2SeqLM,
-        modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
-    ),
+    "token": _Task(transformers.AutoModelForTokenClassification, _KINDS["token-classification"]),
+    "qa": _Task(transformers.AutoModelForQuestionAnswering, _KINDS["question-answering"]),
+    "seq2seq": _Task(transformers.AutoModelForSeq2SeqLM, _KINDS["seq2seq"]),
 }
 
 

@@ -23,10 +23,6 @@ class Case:
     model_dir: Path
     tokenizer_dir: Path
     seed: int = 42
-    compiled: bool = False
-    """By torch.compile; the steps in which that happens are not counted."""
-    save_to: Path | None = None
-    """Where the trained model is left, if it is wanted."""
 
     def write(self) -> Path:
         path = self.folder / "case.json"
@@ -36,6 +32,6 @@ class Case:
     @classmethod
     def read(cls, path: Path) -> "Case":
         values = json.loads(path.read_text())
-        paths = ("folder", "prepared_dir", "model_dir", "tokenizer_dir", "save_to")
-        given = {name: Path(values[name]) for name in paths if values[name] is not None}
+        paths = ("folder", "prepared_dir", "model_dir", "tokenizer_dir")
+        given = {name: Path(values[name]) for name in paths}
         return cls(**{**values, **given})

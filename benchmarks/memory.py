@@ -1,16 +1,13 @@
 """Measures resident memory over a long training of each task, with and without packing.
 
     python -m benchmarks.memory [question-answering masked-lm ...] [--steps 2000]
-        [--evaluate-every 100] [--only packed|padded] [--malloc auto|system|glibc|LIBRARY]
-        [--full | --tiny] [--threads N]
+        [--evaluate-every 100] [--malloc auto|system|glibc|LIBRARY] [--threads N]
 
 The train stage runs in the environment that a worker gives it, with evaluations in between. Batches
-have random order and length, so that hardly two have the same shape. Models are small and from
-scratch; with `--full` question answering and the classifiers train MiniLM, and with `--tiny` models
-are 32 wide and texts half as long, which takes one to seven minutes each on one core. Printed are
-MiB at some steps, the growth per step after the 200th (the slope of a line through means of 100
-steps), threads and open files at step 200 and at the end, processor time per step, and real tokens
-per second.
+have random order and length, so that hardly two have the same shape. Models are 32 wide and from
+scratch, texts half as long as usual: one to seven minutes each on one core. Printed are MiB at some
+steps, the growth per step after the 200th (the slope of a line through means of 100 steps), threads
+and open files at step 200 and at the end, processor time per step, and real tokens per second.
 """
 
 import argparse
@@ -41,14 +38,7 @@ WINDOW: Final = TRIM_STEPS
 ROWS: Final = 2000
 EVALUATED: Final = 64
 
-BERT: Final = {
-    "hidden_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 512,
-}
-GPT2: Final = {"n_embd": 128, "n_layer": 2, "n_head": 4, "n_positions": 128}
-TINY: Final[dict[str, dict[str, Any]]] = {
+MODELS: Final[dict[str, dict[str, Any]]] = {
     "bert": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
              "intermediate_size": 64},
     "gpt2": {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 128},
@@ -58,29 +48,29 @@ TASKS: Final[dict[str, tuple[str, tuple[str, str], dict[str, Any]]]] = {
     "question-answering": (
         "bert",
         ("squad/train-v1.1.json", "squad/validation-v1.1.json"),
-        {"max_seq_length": 384, "doc_stride": 128},
+        {"max_seq_length": 192, "doc_stride": 64},
     ),
-    "masked-lm": ("bert", WIKITEXT, {"max_seq_length": 128, "line_by_line": True}),
-    "causal-lm": ("gpt2", WIKITEXT, {"block_size": 128}),
+    "masked-lm": ("bert", WIKITEXT, {"max_seq_length": 64, "line_by_line": True}),
+    "causal-lm": ("gpt2", WIKITEXT, {"block_size": 64}),
     "text-classification": (
         "bert",
         ("classification/topics-train.jsonl", "classification/topics-long.jsonl"),
-        {"max_seq_length": 128},
+        {"max_seq_length": 64},
     ),
     "token-classification": (
         "bert",
         ("classification/answers-train.jsonl", "classification/answers-validation.jsonl"),
-        {"max_seq_length": 128},
+        {"max_seq_length": 64},
     ),
     "summarization": (
         "t5",
         ("seq2seq/summaries-train.jsonl", "seq2seq/summaries-validation.jsonl"),
-        {"max_source_length": 256, "max_target_length": 32, "num_beams": 2},
+        {"max_source_length": 128, "max_target_length": 32, "num_beams": 2},
     ),
     "translation": (
         "t5",
         ("seq2seq/translation-train.jsonl", "seq2seq/translation-validation.jsonl"),
-        {"max_source_length": 64, "max_target_length": 32, "source_lang": "en",
+        {"max_source_length": 32, "max_target_length": 32, "source_lang": "en",
          "target_lang": "reversed"},
     ),
 }  # fmt: skip
@@ -95,28 +85,19 @@ class Sample:
     files: int
 
 
-def model_of(kind: str, folder: Path, *, full: bool, tiny: bool) -> dict[str, Any]:
+def model_of(kind: str, folder: Path) -> dict[str, Any]:
     if kind == "t5":
         texts = [(EXAMPLES / file).read_text() for file in TASKS["summarization"][1]]
         return {"name_or_path": str(save_tiny_t5(folder / "t5", texts))}
-    if kind == "bert" and full:
-        return {"name_or_path": str(minilm_dir())}
-    overrides = TINY[kind] if tiny else BERT if kind == "bert" else GPT2
-    config = {"model_type": kind, "config_overrides": overrides}
+    config = {"model_type": kind, "config_overrides": MODELS[kind]}
     return {"config": config, "tokenizer_name": str(minilm_dir())}
 
 
-def halved(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Lengths of the texts only."""
-    lengths = ("max_seq_length", "doc_stride", "block_size", "max_source_length")
-    return {name: n // 2 if name in lengths else n for name, n in parameters.items()}
-
-
-def spec(name: str, folder: Path, *, full: bool, tiny: bool) -> dict[str, Any]:
+def spec(name: str, folder: Path) -> dict[str, Any]:
     kind, (train, validation), parameters = TASKS[name]
     return {
-        "task": {"type": name, **(halved(parameters) if tiny else parameters)},
-        "model": model_of(kind, folder, full=full and name != "masked-lm", tiny=tiny),
+        "task": {"type": name, **parameters},
+        "model": model_of(kind, folder),
         "dataset": {
             "source": "path",
             "train": str(EXAMPLES / train),
@@ -210,12 +191,10 @@ def row(samples: list[Sample], metrics: dict[str, float]) -> str:
 
 def measure(name: str, folder: Path, options: argparse.Namespace) -> None:
     folder.mkdir()
-    body = spec(name, folder, full=options.full, tiny=options.tiny)
+    body = spec(name, folder)
     prepared = stage("prepare", folder / "prepare", body).result
     for packed in (True, False):
         how = "packed" if packed else "padded"
-        if options.only not in (None, how):
-            continue
         given = training(options.steps, options.evaluate_every, packed=packed)
         request = write_request(
             folder / how,
@@ -234,12 +213,8 @@ def main() -> None:
     parser.add_argument("tasks", nargs="*", default="all", choices=[*TASKS, "all"])
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--evaluate-every", type=int, default=100)
-    parser.add_argument("--only", choices=["packed", "padded"])
     parser.add_argument("--malloc", default=allocator.AUTO)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    size = parser.add_mutually_exclusive_group()
-    size.add_argument("--full", action="store_true")
-    size.add_argument("--tiny", action="store_true")
     options = parser.parse_args()
     columns = [*(f"step {mark}" for mark in MARKS), "MiB/step", "threads", "files"]
     print(f"| task | batches | {' | '.join([*columns, 'CPU ms/step', 'tokens/s'])} |")

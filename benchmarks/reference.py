@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
 import transformers
 from peft import LoraConfig, get_peft_model
 from transformers import (
@@ -18,7 +19,6 @@ from transformers import (
     TrainingArguments,
 )
 
-from benchmarks import run_qa
 from benchmarks.cases import LORA_RANK, Case
 from benchmarks.step_clock import StepClock
 from worker.tasks.base import load_splits
@@ -26,9 +26,6 @@ from worker.training import precision
 
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
-
-
-COMPILING_STEPS = 3
 
 
 class _Counting:
@@ -43,7 +40,28 @@ class _Counting:
         return self._collate(features)
 
 
-def blocks_collator(tokenizer: Any, *, mlm: bool) -> Any:
+def _windows_collator(tokenizer: Any, max_length: int | None) -> Any:
+    """Padded to the maximum length, or to the longest of the batch."""
+
+    def collate(features: list[dict[str, Any]]) -> Any:
+        batch = tokenizer.pad(
+            [{"input_ids": list(each["input_ids"])} for each in features],
+            padding="max_length" if max_length else True,
+            max_length=max_length,
+            return_tensors="pt",
+        )
+        types = torch.zeros_like(batch["input_ids"])
+        for row, each in enumerate(features):
+            types[row, : len(each["token_type_ids"])] = torch.tensor(each["token_type_ids"])
+        batch["token_type_ids"] = types
+        for name in ("start_positions", "end_positions"):
+            batch[name] = torch.tensor([each[name] for each in features])
+        return batch
+
+    return collate
+
+
+def _blocks_collator(tokenizer: Any, *, mlm: bool) -> Any:
     collate = DataCollatorForLanguageModeling(tokenizer, mlm=mlm)
 
     def of_blocks(features: list[dict[str, Any]]) -> Any:
@@ -55,9 +73,8 @@ def blocks_collator(tokenizer: Any, *, mlm: bool) -> Any:
 
 def _collator(case: Case, tokenizer: Any) -> Any:
     if case.name == "qa":
-        longest = None if case.best else case.max_length
-        return run_qa.collator(tokenizer, longest, ("start_positions", "end_positions"))
-    return blocks_collator(tokenizer, mlm=case.name == "mlm")
+        return _windows_collator(tokenizer, None if case.best else case.max_length)
+    return _blocks_collator(tokenizer, mlm=case.name == "mlm")
 
 
 def _model(case: Case, folder: Path) -> Any:
@@ -92,12 +109,10 @@ def main(case: Case) -> dict[str, Any]:
         disable_tqdm=True,
         use_cpu=True,
         remove_unused_columns=False,
-        torch_compile=case.compiled,
         bf16=case.best and precision.cpu_has_bf16(),
         train_sampling_strategy="group_by_length" if case.best and case.name == "qa" else "random",
     )
-    skipped = COMPILING_STEPS if case.compiled else 0
-    clock = StepClock(skipped)
+    clock = StepClock()
     trainer = Trainer(
         model=_model(case, case.model_dir),
         args=arguments,
@@ -106,11 +121,9 @@ def main(case: Case) -> dict[str, Any]:
         callbacks=[clock],
     )
     outcome = trainer.train()
-    if case.save_to is not None:
-        trainer.save_model(str(case.save_to))
     return {
         "seconds": clock.seconds,
-        "tokens": counting.tokens * (case.steps - skipped) / case.steps,
+        "tokens": counting.tokens,
         "loss": outcome.training_loss,
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }

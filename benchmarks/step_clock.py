@@ -7,17 +7,10 @@ from transformers import TrainerCallback
 
 
 class StepClock(TrainerCallback):
-    """Counts from the start, or from the end of the first `skipped` steps."""
-
-    def __init__(self, skipped: int) -> None:
-        self._skipped = skipped
-        self.seconds = 0.0
+    seconds = 0.0
 
     def on_train_begin(self, *_arguments: Any, **_more: Any) -> None:
         self._begun = time.perf_counter()
 
-    def on_step_end(self, *arguments: Any, **_more: Any) -> None:
-        state = arguments[1]
-        if state.global_step == self._skipped:
-            self._begun = time.perf_counter()
+    def on_step_end(self, *_arguments: Any, **_more: Any) -> None:
         self.seconds = time.perf_counter() - self._begun

@@ -1,16 +1,15 @@
 """Compares the speed of the train stage with `transformers.Trainer` on the same data.
 
-    python -m benchmarks.training_speed [qa mlm clm lora] [--steps 30] [--pairs 3] [--compile]
+    python -m benchmarks.training_speed [qa mlm clm lora] [--steps 30] [--pairs 3]
 
 For each task there are two references: the Trainer as run_qa, run_mlm and run_clm set it up by
 default (fp32, QA padded to 384), and the Trainer with its best settings (bf16 if the processor has
-it, QA padded to the longest and grouped by length). With `--compile` there is a third one for the
-tasks whose batches have one shape: with its best settings and compiled, without the steps in which
-it compiles. Ours uses its defaults, including the allocator that a worker gives its stages, except
-for QA's order by length. `lora` is the causal language model of `clm` with an adapter of rank 8, by
-peft on both sides. Each pair runs ours and the reference in turn, each in its own process with all
-cores. Printed are real tokens (without padding) per second of training, the median ratio with its
-range, the mean loss of both over the same number of steps, and the peak memory.
+it, QA padded to the longest and grouped by length). Ours uses its defaults, including the allocator
+that a worker gives its stages, except for QA's order by length. `lora` is the causal language model
+of `clm` with an adapter of rank 8, by peft on both sides. Each pair runs ours and the reference in
+turn, each in its own process with all cores. Printed are real tokens (without padding) per second
+of training, the median ratio with its range, the mean loss of both over the same number of steps,
+and the peak memory.
 """
 
 import argparse
@@ -20,7 +19,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -100,14 +100,11 @@ def stage(
     ).wait()
 
 
-def prepared(
-    name: str, folder: Path, *, steps: int, body: dict[str, Any] | None = None
-) -> tuple[Case, dict[str, Any]]:
-    """The case with the reference's defaults, and the output of `prepare`; `body`: a spec to use
-    instead of the task's own."""
+def prepared(name: str, folder: Path, *, steps: int) -> tuple[Case, dict[str, Any]]:
+    """The case with the reference's defaults, and the output of `prepare`."""
     if name == "lora":
         save_gpt2(base_model(name, folder))
-    body = body or spec(name, {}, base_model(name, folder))
+    body = spec(name, {}, base_model(name, folder))
     result = stage("prepare", folder / "prepare", body).result
     case = Case(
         name=name,
@@ -125,10 +122,30 @@ def prepared(
     return case, result
 
 
-def ours(
-    case: Case, number: int, prepare_result: dict[str, Any], body: dict[str, Any] | None = None
-) -> dict[str, float]:
-    """`body`: a spec to use instead of the task's own; its training options are overwritten."""
+@dataclass(frozen=True)
+class Side:
+    rate: float
+    """Real tokens, without padding, per second of training."""
+    loss: float
+    """The mean over all steps."""
+    peak: float
+    """Bytes resident at most."""
+
+
+def report(label: str, pairs: Sequence[tuple[Side, Side]]) -> None:
+    """Ours and the reference's; losses and memory are those of the last pair."""
+    ratios = [mine.rate / other.rate for mine, other in pairs]
+    rates = [statistics.median(side.rate for side in sides) for sides in zip(*pairs, strict=True)]
+    mine, other = pairs[-1]
+    print(
+        f"{label:35} {statistics.median(ratios):5.2f} ({min(ratios):.2f} to {max(ratios):.2f})   "
+        f"tokens/s {rates[0]:5.0f} : {rates[1]:5.0f}   loss {mine.loss:.4f} : {other.loss:.4f}   "
+        f"peak {mine.peak / 2**30:.2f} : {other.peak / 2**30:.2f} GiB",
+        flush=True,
+    )
+
+
+def ours(case: Case, number: int, prepare_result: dict[str, Any]) -> Side:
     training = {
         "max_steps": case.steps,
         "per_device_train_batch_size": case.batch_size,
@@ -138,61 +155,51 @@ def ours(
         "train_sampling_strategy": "group_by_length" if case.name == "qa" else "random",
     }
     folder = case.folder / f"ours-{number}"
-    body = body or spec(case.name, {}, base_model(case.name, case.folder))
-    ended = stage("train", folder, {**body, "training": training}, prepared=prepare_result)
+    body = spec(case.name, training, base_model(case.name, case.folder))
+    ended = stage("train", folder, body, prepared=prepare_result)
     metrics = ended.result["metrics"]
-    return {
-        "rate": metrics["train_tokens_per_second"],
-        "loss": metrics["train_loss"],
-        "peak": metrics["train_peak_memory_bytes"],
-    }
+    return Side(
+        metrics["train_tokens_per_second"],
+        metrics["train_loss"],
+        metrics["train_peak_memory_bytes"],
+    )
 
 
-def reference(case: Case) -> dict[str, float]:
+def reference(case: Case) -> Side:
     said = program("benchmarks.reference", str(case.write()))
-    return {
-        "rate": said["tokens"] / said["seconds"],
-        "loss": said["loss"],
-        "peak": said["peak_bytes"],
-    }
+    return Side(said["tokens"] / said["seconds"], said["loss"], said["peak_bytes"])
 
 
-def program(module: str, *arguments: str, threads: int | None = None) -> dict[str, float]:
+def program(
+    module: str, *arguments: str, threads: int | None = None, **variables: str
+) -> dict[str, Any]:
     """Run a module in its own process, by default with all cores; returns the JSON of its last
     line. If it fails, SystemExit has its output."""
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads or os.cpu_count())}
-    environment["HF_HUB_OFFLINE"] = "1"
-    command = [sys.executable, "-m", module, *arguments]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
+    own = {"OMP_NUM_THREADS": str(threads or os.cpu_count()), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        env={**os.environ, **own, **variables},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     if done.returncode:
-        raise SystemExit(done.stderr)
-    said: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+        raise SystemExit(done.stderr[-5000:])
+    said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return said
 
 
-def compare(name: str, folder: Path, *, steps: int, pairs: int, compiled: bool) -> None:
+def compare(name: str, folder: Path, *, steps: int, pairs: int) -> None:
     folder.mkdir()
     case, result = prepared(name, folder, steps=steps)
     references = {"reference's defaults": case}
     # With blocks of one length, bf16 is the only setting that can improve.
     if name == "qa" or precision.cpu_has_bf16():
         references["Trainer at its best"] = replace(case, best=True)
-    if compiled and name != "qa":
-        references["Trainer, compiled"] = replace(case, best=True, compiled=True)
     for place, (label, theirs_case) in enumerate(references.items()):
         numbers = range(place * pairs, (place + 1) * pairs)
         rows = [(ours(case, number, result), reference(theirs_case)) for number in numbers]
-        ratios = [mine["rate"] / theirs["rate"] for mine, theirs in rows]
-        mine, theirs = rows[-1]
-        print(
-            f"{name:4} against the {label:21} {statistics.median(ratios):5.2f} "
-            f"({min(ratios):.2f} to {max(ratios):.2f})   tokens/s "
-            f"{statistics.median(m['rate'] for m, _ in rows):7.0f} : "
-            f"{statistics.median(t['rate'] for _, t in rows):7.0f}   loss {mine['loss']:.3f} : "
-            f"{theirs['loss']:.3f}   peak {mine['peak'] / 2**30:.2f} : "
-            f"{theirs['peak'] / 2**30:.2f} GiB",
-            flush=True,
-        )
+        report(f"{name} against the {label}", rows)
 
 
 def main() -> None:
@@ -200,17 +207,10 @@ def main() -> None:
     parser.add_argument("tasks", nargs="*", default="all", choices=[*TASKS, "all"])
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--pairs", type=int, default=3)
-    parser.add_argument("--compile", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         for name in TASKS if "all" in options.tasks else options.tasks:
-            compare(
-                name,
-                Path(folder) / name,
-                steps=options.steps,
-                pairs=options.pairs,
-                compiled=options.compile,
-            )
+            compare(name, Path(folder) / name, steps=options.steps, pairs=options.pairs)
     print(f"malloc {malloc()} : the C library's   load {os.getloadavg()[0]:.1f}")
 
 

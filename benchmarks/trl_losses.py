@@ -1,12 +1,10 @@
 """Compares losses and rewards, step by step, with TRL's `SFTTrainer` and `DPOTrainer` in float32.
 
-    python -m benchmarks.trl_losses [sft sigmoid ipo apo_zero] [--real] [--real-steps 30] [--record]
-        [--data FOLDER] [--scratch FOLDER]
+    python -m benchmarks.trl_losses [sft sigmoid ipo apo_zero] [--record] [--scratch FOLDER]
 
-The same rows, model, seed, order and options on both sides; all weights are trained. By default 30
-steps of the tiny cases of tests/tasks/trl_cases.py; with `--real` SmolLM2-135M-Instruct on GSM8K,
-packed to 1,024 tokens, or in batches of 2 pairs. Printed is the largest difference of each number,
-which must be below 1e-4; otherwise the exit status is 1. `--record` only runs TRL, and writes what
+The same rows, model, seed, order and options on both sides; all weights are trained, in 30 steps of
+the tiny cases of tests/tasks/trl_cases.py. Printed is the largest difference of each number, which
+must be below 1e-4; otherwise the exit status is 1. `--record` only runs TRL, and writes what
 tests/tasks/test_against_trl.py compares with.
 """
 
@@ -18,9 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import gsm8k_rows, trl_scratch, trl_sides
+from benchmarks import trl_scratch, trl_sides
 from tests.tasks import trl_cases
-from tests.tasks.stages import write_rows
 
 TOLERANCE: Final = 1e-4
 EXACT: Final[dict[str, Any]] = {"bf16": False, "gradient_checkpointing": False}
@@ -30,24 +27,6 @@ def tiny(case: trl_cases.Case, folder: Path) -> tuple[dict[str, Any], trl_scratc
     """Our spec, and TRL's case."""
     model = trl_cases.save_model(folder / "model", case)
     body = trl_cases.body(case, model, folder)
-    return body, _trl_case(case, body, folder)
-
-
-def real(
-    case: trl_cases.Case, folder: Path, model: Path, data: Path, steps: int
-) -> tuple[dict[str, Any], trl_scratch.TRLCase]:
-    """SmolLM2 and GSM8K in the place of the tiny model and its sums."""
-    body = trl_cases.body(case, model, folder)
-    packed = case.trainer == "SFTTrainer"
-    rows = gsm8k_rows.read(data, "chat-train.jsonl", 300) if packed else gsm8k_rows.pairs(data, 60)
-    write_rows(folder / "train.jsonl", rows)
-    body["model"]["dtype"] = "float32"
-    body["task"] |= {"max_length": 1024}
-    if packed:
-        body["task"]["chat_template"] = trl_cases.TEMPLATE
-    body["training"] |= {"max_steps": steps, "learning_rate": 1e-5}
-    if packed:
-        body["training"]["per_device_train_batch_size"] = 1
     return body, _trl_case(case, body, folder)
 
 
@@ -120,10 +99,7 @@ def record(site: Path, folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("cases", nargs="*", default="all", choices=[*trl_cases.CASES, "all"])
-    parser.add_argument("--real", action="store_true")
-    parser.add_argument("--real-steps", type=int, default=trl_cases.STEPS)
     parser.add_argument("--record", action="store_true")
-    parser.add_argument("--data", type=Path, default=gsm8k_rows.FOLDER)
     parser.add_argument("--scratch", type=Path, default=trl_scratch.FOLDER)
     options = parser.parse_args()
     site = trl_scratch.installed(options.scratch)
@@ -135,12 +111,7 @@ def main() -> None:
         are_within = []
         for name in trl_cases.CASES if "all" in options.cases else options.cases:
             (folder / name).mkdir()
-            case = trl_cases.CASES[name]
-            if options.real:
-                model = trl_scratch.smollm2(options.scratch)
-                both = real(case, folder / name, model, options.data, options.real_steps)
-            else:
-                both = tiny(case, folder / name)
+            both = tiny(trl_cases.CASES[name], folder / name)
             are_within.append(compare(name, *both, site, [folder, options.scratch]))
     sys.exit(not all(are_within))
 

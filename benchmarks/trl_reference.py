@@ -74,7 +74,7 @@ def _sequences(tokens: list[int], lengths: list[int]) -> tuple[tuple[int, ...], 
 
 
 def train(case: TRLCase) -> dict[str, Any]:
-    clock = StepClock(case.skipped)
+    clock = StepClock()
     trainer = trainer_of(case, clock)
     examples = trainer.train_dataset
     if case.prepared_dir is not None:
@@ -83,10 +83,9 @@ def train(case: TRLCase) -> dict[str, Any]:
     trainer.train_dataset = examples.select(rng.shuffled(len(examples), trainer.args.seed, 0))
     trainer.train()
     log = [entry for entry in trainer.state.log_history if "loss" in entry]
-    tokens = {entry["step"]: entry["num_tokens"] for entry in log}
     return {
         "seconds": clock.seconds,
-        "tokens": tokens[max(tokens)] - tokens.get(case.skipped, 0),
+        "tokens": log[-1]["num_tokens"],
         "steps": log,
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }

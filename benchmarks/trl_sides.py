@@ -5,28 +5,22 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import trl_scratch
-from benchmarks.training_speed import stage
+from benchmarks.training_speed import Side, stage
 from benchmarks.trl_scratch import TRLCase
 from service.contract.events import Metric
 
 
 @dataclass(frozen=True)
-class Side:
+class LoggedSide(Side):
     steps: list[dict[str, float]]
-    """What was logged at each logging step."""
-    rate: float
-    """Real tokens, without padding, per second of training."""
-    peak: float
-    """Bytes resident at most."""
+    """What was logged at each step."""
 
     def values(self, name: str) -> list[float]:
         return [step[name] for step in self.steps]
 
-    @property
-    def loss(self) -> float:
-        """The mean over all logged steps."""
-        losses = self.values("loss")
-        return sum(losses) / len(losses)
+
+def _side(rate: float, peak: float, steps: list[dict[str, float]]) -> LoggedSide:
+    return LoggedSide(rate, sum(step["loss"] for step in steps) / len(steps), peak, steps)
 
 
 def prepared(body: dict[str, Any], folder: Path, roots: list[Path]) -> dict[str, Any]:
@@ -48,22 +42,20 @@ def ours(
     result: dict[str, Any],
     roots: list[Path],
     threads: int | None = None,
-) -> Side:
+) -> LoggedSide:
     """`folder`: of this run."""
     ended = stage(
         "train", folder, body, threads, prepared=result, data_roots=roots, model_roots=roots
     )
     metrics = ended.result["metrics"]
     logged = [event for event in ended.events if isinstance(event, Metric)]
-    return Side(
-        [event.values for event in logged if event.kind == "train"],
+    return _side(
         metrics["train_tokens_per_second"],
         metrics["train_peak_memory_bytes"],
+        [event.values for event in logged if event.kind == "train"],
     )
 
 
-def theirs(site: Path, case: TRLCase, *, threads: int | None = None, preload: str = "") -> Side:
-    said = trl_scratch.program(
-        site, "benchmarks.trl_reference", str(case.write()), threads=threads, preload=preload
-    )
-    return Side(said["steps"], said["tokens"] / said["seconds"], said["peak_bytes"])
+def theirs(site: Path, case: TRLCase, *, threads: int | None = None) -> LoggedSide:
+    said = trl_scratch.program(site, "benchmarks.trl_reference", str(case.write()), threads=threads)
+    return _side(said["tokens"] / said["seconds"], said["peak_bytes"], said["steps"])

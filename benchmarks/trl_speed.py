@@ -17,14 +17,12 @@ peak memory.
 
 import argparse
 import os
-import statistics
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks import gsm8k_rows, trl_scratch, trl_sides
-from benchmarks.training_speed import malloc
+from benchmarks.training_speed import malloc, report
 from tests.tasks import trl_cases
 from tests.tasks.stages import write_rows
 from worker.training import precision
@@ -37,20 +35,10 @@ PER_EXAMPLE: Final = 6
 """Conversations of GSM8K that surely fill a packed example."""
 
 
-@dataclass(frozen=True)
-class Comparison:
-    body: dict[str, Any]
-    """Our spec."""
-    trl_case: trl_scratch.TRLCase
-
-    @property
-    def folder(self) -> Path:
-        return Path(self.trl_case.folder)
-
-
 def comparison(
     name: str, steps: int, folder: Path, model: Path, data: Path, *, checkpointing: bool
-) -> Comparison:
+) -> tuple[dict[str, Any], trl_scratch.TRLCase]:
+    """Our spec, and TRL's case."""
     trainer, _, weights = name.partition("-")
     case = trl_cases.CASES["sft" if trainer == "sft" else "sigmoid"]
     packs, adapter = trainer == "sft", LORA if weights == "lora" else None
@@ -92,42 +80,36 @@ def comparison(
         "resources": {"gpus": 0},
         **({"peft": {"method": "lora", **adapter}} if adapter else {}),
     }
-    return Comparison(
-        body,
-        trl_scratch.TRLCase(
-            trainer=case.trainer,
-            model_dir=str(model),
-            data=file,
-            folder=str(folder),
-            options=options,
-            chat_template=trl_cases.TEMPLATE,
-            lora=adapter,
-            dtype=dtype,
-        ),
+    return body, trl_scratch.TRLCase(
+        trainer=case.trainer,
+        model_dir=str(model),
+        data=file,
+        folder=str(folder),
+        options=options,
+        chat_template=trl_cases.TEMPLATE,
+        lora=adapter,
+        dtype=dtype,
     )
 
 
 def compare(
-    name: str, both: Comparison, site: Path, roots: list[Path], *, pairs: int, threads: int
+    name: str,
+    body: dict[str, Any],
+    trl_case: trl_scratch.TRLCase,
+    site: Path,
+    roots: list[Path],
+    *,
+    pairs: int,
+    threads: int,
 ) -> None:
-    result = trl_sides.prepared(both.body, both.folder, roots)
-    trl_case = trl_sides.ordered(both.trl_case, result)
+    folder = Path(trl_case.folder)
+    result = trl_sides.prepared(body, folder, roots)
+    trl_case = trl_sides.ordered(trl_case, result)
     rows = []
     for number in range(pairs):
-        mine = trl_sides.ours(both.body, both.folder / f"ours-{number}", result, roots, threads)
+        mine = trl_sides.ours(body, folder / f"ours-{number}", result, roots, threads)
         rows.append((mine, trl_sides.theirs(site, trl_case, threads=threads)))
-    rates = [mine.rate / other.rate for mine, other in rows]
-    peaks = [mine.peak / other.peak for mine, other in rows]
-    mine, other = rows[-1]
-    print(
-        f"{name:9} {statistics.median(rates):5.2f} ({min(rates):.2f} to {max(rates):.2f})   "
-        f"tokens/s {statistics.median(m.rate for m, _ in rows):5.0f} : "
-        f"{statistics.median(t.rate for _, t in rows):5.0f}   "
-        f"loss {mine.loss:.4f} : {other.loss:.4f}   "
-        f"peak {mine.peak / 2**30:.2f} : {other.peak / 2**30:.2f} GiB, "
-        f"{statistics.median(peaks):.2f}",
-        flush=True,
-    )
+    report(name, rows)
 
 
 def main() -> None:
@@ -155,7 +137,7 @@ def main() -> None:
             )
             compare(
                 name,
-                both,
+                *both,
                 site,
                 [folder, options.scratch],
                 pairs=options.pairs,

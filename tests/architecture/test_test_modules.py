@@ -1,6 +1,7 @@
 """A test file holds tests; what several of them use lives in a module of its own."""
 
 import ast
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,3 +31,11 @@ def test_no_test_file_serves_as_a_library() -> None:
         if (found := imported_test_modules(file))
     }
     assert imports == {}
+
+
+def test_what_mutants_are_made_of_is_there() -> None:
+    """mutmut ignores a module that has moved."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mutmut"]
+    tests = settings["pytest_add_cli_args_test_selection"][2:]
+    paths = [*settings["only_mutate"], *(test.partition("::")[0] for test in tests)]
+    assert [path for path in paths if not (ROOT / path).exists()] == []

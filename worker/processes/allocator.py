@@ -21,7 +21,7 @@ KEEPING: Final = "glibc"
 KNOWN: Final = ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4")
 """The libraries that `auto` tries, in this order, by the names that the loader knows. Not jemalloc:
 set to keep memory it grows without limit when shapes keep changing, and otherwise it is slower than
-the C library's (docs/performance.md)."""
+the C library's."""
 
 _PRELOAD: Final = "LD_PRELOAD"
 _MAPS: Final = Path("/proc/self/maps")

@@ -45,8 +45,8 @@ wrong mask changes all of it."""
 
 
 def may_be_measured(spec: JobSpec) -> bool:
-    """Whether the job's options allow the choice. On a CPU compiled models were slower
-    (docs/performance.md)."""
+    """Whether the job's options allow the choice. On a CPU compiled models were slower:
+    they cannot use the attention, dropout and loss of `kernels`."""
     training = spec.training
     return (
         build.on_gpu(spec)

@@ -1,6 +1,6 @@
 """`finetune convert`: from a command line of a reference script, or dumped TrainingArguments, to a
 spec.
 
-`shell` finds the commands in a text, `flags` reads a script's arguments, `sections` and `training`
+`launcher` takes the command line apart, `flags` reads the script's arguments, the other modules
 write the parts of the spec, `command` is the command itself.
 """

@@ -1,7 +1,6 @@
 """`finetune convert`: reads a command line or arguments, prints the spec and what it lacks."""
 
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -14,9 +13,9 @@ from service.cli import output
 from service.cli.convert.check import check
 from service.cli.convert.flags import parse, read_json
 from service.cli.convert.job import convert, convert_arguments
+from service.cli.convert.launcher import Command, read_command
 from service.cli.convert.report import Conversion
 from service.cli.convert.scripts import SCRIPTS
-from service.cli.convert.shell import Command, commands, of_words
 from service.cli.convert.trl import TRAINERS, convert_trl, read_config
 from service.cli.exit_codes import USAGE, UsageError
 
@@ -30,9 +29,9 @@ def convert_command(
     source: Annotated[
         list[str],
         typer.Argument(
-            metavar="SOURCE | -- COMMAND",
-            help="A shell script, a file of JSON with arguments or a dumped TrainingArguments, "
-            "`-` for stdin, or behind `--` the command line itself.",
+            metavar="-- COMMAND | FILE",
+            help="The command line behind `--`, or a file: arguments as JSON, a dumped "
+            "TrainingArguments, or TRL's YAML.",
         ),
     ],
     out: Annotated[
@@ -88,18 +87,18 @@ def _converted(source: list[str], script: str | None, folder: Path) -> Conversio
     if script is not None and script not in _KNOWN:
         raise UsageError(f"--script must be one of {', '.join(_KNOWN)}")
     if len(source) > 1 or source[0].endswith(".py"):
-        return _of_command(of_words(source, os.environ), folder)
+        return _of_command(read_command(source, os.environ), folder)
     path = Path(source[0])
-    text = sys.stdin.read(_LONGEST) if source[0] == "-" else _read(path)
+    text = _read(path)
     if text.lstrip().startswith("{"):
         return _of_json(text, path, script, folder)
     if script in TRAINERS:
         return convert_trl(read_config(path), script, None, folder)
-    found = commands(text, os.environ)
-    if len(found) > 1:
-        names = ", ".join(command.script for command in found)
-        raise UsageError(f"{path} runs {len(found)} scripts ({names}): leave one in it")
-    return _of_command(found[0] if found else None, folder)
+    raise UsageError(
+        f"{path} does not hold JSON. If it is a shell script, write `finetune convert --` in front "
+        "of its command and run the script. If it is TRL's YAML, say of which trainer: --script "
+        f"{', '.join(TRAINERS)}"
+    )
 
 
 def _of_command(command: Command | None, folder: Path) -> Conversion:

@@ -8,10 +8,9 @@ from pydantic import BaseModel
 
 from service.cli.convert.data import convert_data
 from service.cli.convert.flags import is_on, typed
-from service.cli.convert.launcher import convert_launcher
+from service.cli.convert.launcher import Command, convert_launcher
 from service.cli.convert.report import Conversion
 from service.cli.convert.scripts import SCRIPTS, Script
-from service.cli.convert.shell import Command
 from service.cli.convert.training import convert_training, drop_defaults, leave_out_rest
 from service.contract.parameters import TaskParameters
 from service.contract.training_arguments.script_options import PLACES

@@ -1,14 +1,19 @@
 """`resources` of the spec: how many processes the launcher would have started, and on what."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Final
 
 from service.cli.convert.flags import is_on, parse, typed
 from service.cli.convert.report import Conversion
-from service.cli.convert.shell import Command
 
+_SCRIPT: Final = re.compile(r"run_\w+\.py|(?:sft|dpo|kto|reward)\.py")
+_TRL: Final = frozenset({"sft", "dpo", "kto", "reward", "grpo", "rloo"})
+"""Commands of `trl`."""
+_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 _COUNTS: Final = ("nproc_per_node", "num_processes", "num_gpus", "num_cores")
 _DDP: Final = (
     "find_unused_parameters",
@@ -22,6 +27,38 @@ _MACHINES: Final = "a job runs on one machine; set `resources.gpus`"
 _ONE_PROCESS: Final = "it is for several processes, and the command starts one"
 
 
+@dataclass(frozen=True)
+class Command:
+    """`CUDA_VISIBLE_DEVICES=… launcher --options run_x.py arguments`, taken apart."""
+
+    script: str
+    """Its name without folder and `.py`; of `trl sft` the second word."""
+    arguments: tuple[str, ...]
+    launcher: tuple[str, ...]
+    visible_gpus: str | None = None
+
+
+def read_command(words: Sequence[str], environ: Mapping[str, str]) -> Command | None:
+    """None if no word is a `run_….py`, or one of TRL's."""
+    at = _script_at(words)
+    if at is None:
+        return None
+    visible = environ.get(_VISIBLE)
+    for word in words[:at]:
+        if word.startswith(f"{_VISIBLE}="):
+            visible = word.partition("=")[2]
+    return Command(PurePath(words[at]).stem, tuple(words[at + 1 :]), tuple(words[:at]), visible)
+
+
+def _script_at(words: Sequence[str]) -> int | None:
+    for at, word in enumerate(words):
+        if _SCRIPT.fullmatch(PurePath(word).name):
+            return at
+        if PurePath(word).name == "trl" and at + 1 < len(words) and words[at + 1] in _TRL:
+            return at + 1
+    return None
+
+
 def convert_launcher(conversion: Conversion, command: Command | None) -> None:
     options = _options(command)
     if _chooses_itself(command) and not set(_COUNTS) & set(options):
@@ -30,8 +67,7 @@ def convert_launcher(conversion: Conversion, command: Command | None) -> None:
             "`resources.gpus`"
         )
     processes = _processes(conversion, options)
-    environment = command.environment if command else {}
-    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    visible = command.visible_gpus if command is not None else None
     if visible is not None and not options and processes == 1:
         processes = max(1, len([gpu for gpu in visible.split(",") if gpu not in ("", "-1")]))
     if mixed := options.pop("mixed_precision", None):

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from service.cli.convert.flags import is_on, typed
 from service.cli.convert.job import convert_model, finish
+from service.cli.convert.launcher import Command
 from service.cli.convert.report import Conversion
-from service.cli.convert.shell import Command
 from service.cli.convert.training import drop_defaults
 from service.cli.exit_codes import UsageError
 from service.contract import spec_yaml

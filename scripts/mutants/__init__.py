@@ -1,1 +1,0 @@
-"""Changes one expression at a time and asks whether the tests of its module notice."""
