@@ -47,7 +47,7 @@ def test_another_worker_makes_it_and_nothing_is_left(
     assert work(settings, temporary, point, mine) == -9
     put_preview(database, mine, lease_until=db_now(-1))
     with database.write() as session:
-        preview_claims.recover(session)
+        preview_claims.LEASES.recover(session)
     had_ended = point in ("ended", "removed")
     assert preview(database, mine).state == ("succeeded" if had_ended else "queued")
     # The next one also removes the temporary files of the first.
