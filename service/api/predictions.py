@@ -1,15 +1,14 @@
 """What a job's model answers to a few rows: a worker computes it, and the request waits a while."""
 
-import re
 from typing import Annotated, Any, Final
 
 from anyio import to_thread
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import ValidationError
 
 from service.api import brief_requests, prediction_watch
 from service.api.brief_requests import BriefAnswers
-from service.api.dependencies import JobId, ParsedBody, Services, ServicesDep
+from service.api.dependencies import JobId, ParsedBody, Services, ServicesDep, path_id
 from service.api.errors import InvalidRequestError
 from service.api.faults.names import nearest
 from service.api.openapi import PREDICT_BODY, problems
@@ -34,22 +33,9 @@ router = APIRouter(tags=["predictions"])
 
 _MOST_FAULTS: Final = 20
 _SHOWN: Final = 50
-_PREDICTION_ID: Final = re.compile(r"pred-[0-9a-f]{1,35}")
-
-
-async def _prediction_id(
-    prediction_id: Annotated[
-        str,
-        Path(
-            description="Id of the prediction.",
-            examples=["pred-0199a0b1c2d37e4f85a6b7c8d9e0f1a2"],
-        ),
-    ],
-) -> str:
-    # What cannot be an id must not reach SQL: Postgres refuses a NUL in any text.
-    if not _PREDICTION_ID.fullmatch(prediction_id):
-        raise PredictionNotFoundError(prediction_id)
-    return prediction_id
+PredictionId = Annotated[
+    str, Depends(path_id("prediction", r"pred-[0-9a-f]{1,35}", PredictionNotFoundError))
+]
 
 
 @router.post(
@@ -90,7 +76,7 @@ async def predict_rows(
 )
 def get_prediction(
     visitor: JobsRead,
-    prediction_id: Annotated[str, Depends(_prediction_id)],
+    prediction_id: PredictionId,
     services: ServicesDep,
 ) -> Prediction:
     """Its answers, once it has ended."""

@@ -1,15 +1,14 @@
 """Previews: a worker makes them, and the request waits for it a while."""
 
-import re
 from typing import Annotated, Any, Final
 
 from anyio import to_thread
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from sqlalchemy.orm import Session
 
 from service.api import brief_requests, submission
 from service.api.brief_requests import BriefAnswers
-from service.api.dependencies import ParsedBody, Services, ServicesDep
+from service.api.dependencies import ParsedBody, Services, ServicesDep, path_id
 from service.api.errors import InvalidSpecError
 from service.api.limits import Waiters
 from service.api.openapi import SPEC_BODY, problems
@@ -34,22 +33,10 @@ router = APIRouter(tags=["jobs"])
 
 MOST_WAITING: Final = 32
 """Requests of this process that wait for a preview; more are answered 202 at once."""
-_PREVIEW_ID: Final = re.compile(r"preview-[0-9a-f]{1,32}")
-
-
-async def _preview_id(
-    preview_id: Annotated[
-        str,
-        Path(
-            description="Id of the preview.",
-            examples=["preview-0199a0b1c2d37e4f85a6b7c8d9e0f1a2"],
-        ),
-    ],
-) -> str:
-    # What cannot be an id must not reach SQL: Postgres refuses a NUL in any text.
-    if not _PREVIEW_ID.fullmatch(preview_id):
-        raise PreviewNotFoundError(preview_id)
-    return preview_id
+PreviewId = Annotated[
+    str,
+    Depends(path_id("preview", r"preview-[0-9a-f]{1,32}", PreviewNotFoundError)),
+]
 
 
 async def _waiters(request: Request) -> Waiters:
@@ -99,9 +86,7 @@ async def preview_job(
     summary="One preview",
     responses=problems(401, 404, 422, 503),
 )
-def get_preview(
-    visitor: JobsRead, preview_id: Annotated[str, Depends(_preview_id)], services: ServicesDep
-) -> Preview:
+def get_preview(visitor: JobsRead, preview_id: PreviewId, services: ServicesDep) -> Preview:
     """Its result, once it has ended."""
     return _ANSWERS.read(services, visitor.scope, preview_id)
 

@@ -51,8 +51,7 @@ def list_jobs(
         else:
             is_filtered = bool(given.keys() - {"after"})
             _show_table(console, page, _short_ids(client, page, given, is_filtered=is_filtered))
-    if page["has_more"]:
-        output.note(f"there are more: --after {page['data'][-1]['id']}")
+    output.note_more(page)
 
 
 def _short_ids(client: Client, page: Json, given: Json, *, is_filtered: bool) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any, Final, Generic, TypeVar
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from service.errors import DomainError
+from service.errors import DomainError, UnknownIdError
 from service.store import projects, quotas
 from service.store.database import db_now
 from service.store.models import PredictionRow, PreviewRow
@@ -36,7 +36,7 @@ class BriefRequests(Generic[Row]):
     most_unfinished: int
     """Of a project."""
     deadline_seconds: float
-    not_found: type[DomainError]
+    not_found: type[UnknownIdError]
     too_many: type[DomainError]
 
     def new_id(self) -> str:
