@@ -25,7 +25,9 @@ class TrainingSpec(TrainingOptions):
     def _accept_older_names(cls, data: Any, info: ValidationInfo) -> Any:
         if not isinstance(data, dict):
             return data
-        renamed, disagreeing = with_current_names(_without_ignored(data))
+        ignored = set(ignored_options(data))
+        given = {name: value for name, value in data.items() if name not in ignored}
+        renamed, disagreeing = with_current_names(given)
         return _with_both_names(cls.without_refused(renamed, info, disagreeing))
 
     @classmethod
@@ -40,11 +42,6 @@ def ignored_options(options: Mapping[str, Any]) -> list[str]:
         for name in options
         if name not in TrainingSpec.model_fields and is_at_default(name, options)
     ]
-
-
-def _without_ignored(options: dict[str, Any]) -> dict[str, Any]:
-    ignored = set(ignored_options(options))
-    return {name: value for name, value in options.items() if name not in ignored}
 
 
 def _with_both_names(options: dict[str, Any]) -> dict[str, Any]:

@@ -110,7 +110,10 @@ def insert_all(
         origin = {name: origin for name, origin in origins.items() if origin is not None}
         submitted.append((row, _next_event(row, "submitted", said | origin, now)))
         events.append(submitted[-1][1])
-        events += [_next_event(row, "notice", _of_notice(notice), now) for notice in one.notices]
+        events += [
+            _next_event(row, "notice", {"message": each.message, "data": each.data}, now)
+            for each in one.notices
+        ]
         rows.append(row)
     labels = [
         {"key": key, "value": value, "job_id": one.job_id}
@@ -125,10 +128,6 @@ def insert_all(
         connection.execute(_INSERT_LABEL, labels)
     webhook_outbox.add_all(session, submitted, now)
     return rows
-
-
-def _of_notice(notice: Notice) -> dict[str, Any]:
-    return {"message": notice.message, "data": notice.data}
 
 
 def _columns(row: Base) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def insert(session: Session, project: str, request: PredictionRequest) -> str:
     content = _resolved(session, Scope(project), request).model_dump(mode="json")
     if len(json.dumps(content)) > MOST_BYTES:
         raise InvalidPredictionError(f"The request has more than {MOST_BYTES:,} bytes as JSON.")
-    key = _key(project, content["model"])
+    key = sha256(json.dumps([project, content["model"]], sort_keys=True).encode()).hexdigest()
     return REQUESTS.insert(session, project, request=content, model_key=key)
 
 
@@ -96,11 +96,6 @@ def _require_fitting(job: JobRow, kind: str) -> None:
             f"The model of job {job.id} writes no text, because its task is `{job.task}`: give it "
             f"rows (POST /v1/jobs/{job.id}/predict)."
         )
-
-
-def _key(project: str, model: dict[str, object]) -> str:
-    text = json.dumps([project, model], sort_keys=True)
-    return sha256(text.encode()).hexdigest()
 
 
 def able_workers(fleet: Fleet) -> list[LiveWorker]:
