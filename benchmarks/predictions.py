@@ -56,7 +56,7 @@ class Asked:
         self._predictor.wake("benchmark", [])
         took = time.monotonic() - began
         with self._database.read() as session:
-            row = predictions.get(session, EVERYTHING, asked)
+            row = predictions.REQUESTS.get(session, EVERYTHING, asked)
         assert row.result is not None, row.failure
         return took, row.result["choices"][0]["text"]
 

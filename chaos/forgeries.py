@@ -11,6 +11,7 @@ from chaos import checker
 from chaos.rows import Row, Scale, timed
 from chaos.stack import FaultStack, running
 from chaos.work import stub_body
+from service.contract.routing import Message, MessageKind
 from service.contract.spec import SPEC_VERSION
 from service.jobs.dispatch import Dispatcher
 from service.settings import Settings
@@ -80,5 +81,5 @@ def _job_of_a_newer_version(stack: FaultStack) -> str:
 
 def _enqueue(stack: FaultStack, job_id: str) -> None:
     dispatcher = Dispatcher(Settings(home=Path(), redis_url=SecretStr(stack.broker.url)))
-    assert dispatcher.enqueue(job_id, "cpu", 0)
+    assert dispatcher.enqueue(Message(MessageKind.JOB, job_id, "cpu", 0))
     dispatcher.close()

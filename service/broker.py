@@ -11,6 +11,7 @@ from service.contract.routing import (
     PREVIEW_QUEUE,
     QUEUES,
     WAKE_TASK,
+    Message,
 )
 
 CONNECT_SECONDS: Final = 0.4
@@ -51,7 +52,7 @@ def make_app(redis_url: str, *, publisher: bool) -> Celery:
     return app
 
 
-def enqueue(app: Celery, job_id: str, queue: str, priority: int) -> bool:
+def enqueue(app: Celery, message: Message) -> bool:
     """Send the wake-up message; False when the broker is unreachable: the row is the outbox.
 
     Tried twice: the first try may use a connection from before a restart of the broker.
@@ -59,9 +60,9 @@ def enqueue(app: Celery, job_id: str, queue: str, priority: int) -> bool:
     try:
         app.send_task(
             WAKE_TASK,
-            args=[job_id],
-            queue=queue,
-            priority=priority,
+            args=[message.kind.value, message.id],
+            queue=message.queue,
+            priority=message.priority,
             retry=True,
             retry_policy={"max_retries": 1, "interval_start": 0, "interval_step": 0},
             ignore_result=True,

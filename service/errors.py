@@ -17,28 +17,31 @@ class DomainError(Exception):
         self.extra = extra
 
 
-class JobNotFoundError(DomainError):
-    status, code, title = 404, "job_not_found", "Job not found"
+class UnknownIdError(DomainError):
+    status = 404
+    text: ClassVar[str]
+    """With a place for what was asked for."""
 
-    def __init__(self, job_id: str) -> None:
-        super().__init__(f"There is no job {job_id[:100]!r}.")
-
-
-class PreviewNotFoundError(DomainError):
-    status, code, title = 404, "preview_not_found", "Preview not found"
-
-    def __init__(self, preview_id: str) -> None:
-        super().__init__(
-            f"There is no preview {preview_id[:100]!r}. Previews are removed after an hour, and "
-            "older ones of a project earlier."
-        )
+    def __init__(self, unknown: str) -> None:
+        super().__init__(self.text.format(repr(unknown[:100])))
 
 
-class SearchNotFoundError(DomainError):
-    status, code, title = 404, "search_not_found", "Search not found"
+class JobNotFoundError(UnknownIdError):
+    code, title = "job_not_found", "Job not found"
+    text = "There is no job {}."
 
-    def __init__(self, search_id: str) -> None:
-        super().__init__(f"There is no search {search_id[:100]!r}.")
+
+class PreviewNotFoundError(UnknownIdError):
+    code, title = "preview_not_found", "Preview not found"
+    text = (
+        "There is no preview {}. Previews are removed after an hour, and older ones of a project "
+        "earlier."
+    )
+
+
+class SearchNotFoundError(UnknownIdError):
+    code, title = "search_not_found", "Search not found"
+    text = "There is no search {}."
 
 
 class SearchEndedError(DomainError):
@@ -111,13 +114,11 @@ class UploadNotFoundError(DomainError):
     status, code, title = 404, "file_not_found", "File not found"
 
 
-class UploadSessionNotFoundError(DomainError):
+class UploadSessionNotFoundError(UnknownIdError):
     """Of an upload in parts; `UploadNotFoundError` is about files."""
 
-    status, code, title = 404, "upload_not_found", "Upload not found"
-
-    def __init__(self, upload_id: str) -> None:
-        super().__init__(f"There is no upload {upload_id[:100]!r}.")
+    code, title = "upload_not_found", "Upload not found"
+    text = "There is no upload {}."
 
 
 class UploadNotPendingError(DomainError):
@@ -154,14 +155,9 @@ class QueueQuotaError(QuotaExceededError):
     title = "The project has too many queued jobs"
 
 
-class PredictionNotFoundError(DomainError):
-    status, code, title = 404, "prediction_not_found", "Prediction not found"
-
-    def __init__(self, prediction_id: str) -> None:
-        super().__init__(
-            f"There is no prediction {prediction_id[:100]!r}. Predictions are removed an hour "
-            "after they were asked for."
-        )
+class PredictionNotFoundError(UnknownIdError):
+    code, title = "prediction_not_found", "Prediction not found"
+    text = "There is no prediction {}. Predictions are removed an hour after they were asked for."
 
 
 class ModelNotFoundError(DomainError):
@@ -219,28 +215,19 @@ class StorageQuotaError(QuotaExceededError):
     status, title = 413, "The project's storage is used up"
 
 
-class SecretNotFoundError(DomainError):
-    status, code, title = 404, "secret_not_found", "Secret not found"
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"The project has no secret {name[:100]!r}.")
+class SecretNotFoundError(UnknownIdError):
+    code, title = "secret_not_found", "Secret not found"
+    text = "The project has no secret {}."
 
 
-class WebhookNotFoundError(DomainError):
-    status, code, title = 404, "webhook_not_found", "Webhook not found"
-
-    def __init__(self, webhook_id: str) -> None:
-        super().__init__(f"There is no webhook {webhook_id[:100]!r}.")
+class WebhookNotFoundError(UnknownIdError):
+    code, title = "webhook_not_found", "Webhook not found"
+    text = "There is no webhook {}."
 
 
-class DeliveryNotFoundError(DomainError):
-    status, code, title = 404, "delivery_not_found", "Delivery not found"
-
-    def __init__(self, delivery_id: str) -> None:
-        super().__init__(
-            f"The webhook has no delivery {delivery_id[:100]!r}. Those that have ended are removed "
-            "after 30 days."
-        )
+class DeliveryNotFoundError(UnknownIdError):
+    code, title = "delivery_not_found", "Delivery not found"
+    text = "The webhook has no delivery {}. Those that have ended are removed after 30 days."
 
 
 class WebhookDisabledError(DomainError):
@@ -255,11 +242,9 @@ class ForbiddenError(DomainError):
     status, code, title = 403, "forbidden", "The key does not allow this"
 
 
-class ProjectNotFoundError(DomainError):
-    status, code, title = 404, "project_not_found", "Project not found"
-
-    def __init__(self, id_or_name: str) -> None:
-        super().__init__(f"There is no project {id_or_name[:100]!r}.")
+class ProjectNotFoundError(UnknownIdError):
+    code, title = "project_not_found", "Project not found"
+    text = "There is no project {}."
 
 
 class ProjectExistsError(DomainError):

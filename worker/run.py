@@ -1,7 +1,7 @@
 """The one Celery task: claim → supervise → end."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Final
@@ -11,17 +11,13 @@ from celery import signals
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from service import broker
-from service.contract.routing import WAKE_TASK, gpus_of
+from service.contract.routing import WAKE_TASK, Message, MessageKind, gpus_of
 from service.contract.spec import SPEC_VERSION
 from service.contract.states import ENDED, JobState
 from service.settings import Settings, get_settings
 from service.store import (
     claims,
     jobs,
-    mlflow_removals,
-    predictions,
-    previews,
-    searches,
     waiting_jobs,
 )
 from service.store.claims import Claim
@@ -47,7 +43,7 @@ log = structlog.get_logger(__name__)
 # Of choosing a job, when other workers are faster each time.
 _TRIES: Final = 10
 
-Enqueue = Callable[[jobs.Message], bool]
+Enqueue = Callable[[Message], bool]
 
 
 @dataclass(frozen=True)
@@ -245,9 +241,7 @@ def job_runner() -> JobRunner:
         database=database,
         tracker=tracker,
         supervisor=Supervisor(database, settings, tracker, start=start, shutdown=SHUTDOWN),
-        enqueue=lambda message: broker.enqueue(
-            publisher, message.job_id, message.queue, message.priority
-        ),
+        enqueue=partial(broker.enqueue, publisher),
         gpus=devices,
         fork_client=client,
     )
@@ -274,19 +268,29 @@ def predictor() -> Predictions:
     )
 
 
+def _wake_job(job_id: str, worker_id: str) -> None:
+    predictor().close()  # the job may need its device
+    job_runner().wake(job_id, worker_id, _queues())
+
+
+def _wake_preview(preview_id: str, worker_id: str) -> None:
+    preview_maker().wake(preview_id, worker_id)
+    job_runner().prepare_fork_server()
+
+
+def _queues() -> list[str]:
+    return list(app.amqp.queues.consume_from)
+
+
+_BY_KIND: Final[Mapping[MessageKind, Callable[[str, str], None]]] = {
+    MessageKind.JOB: _wake_job,
+    MessageKind.PREVIEW: _wake_preview,
+    MessageKind.PREDICTION: lambda _id, worker_id: predictor().wake(worker_id, _queues()),
+    MessageKind.SEARCH: lambda search_id, _worker: job_runner().ship_search(search_id),
+    MessageKind.MLFLOW_REMOVAL: lambda run_id, _worker: job_runner().remove_run(run_id),
+}
+
+
 @app.task(name=WAKE_TASK, bind=True)
-def wake(self: Any, job_id: str) -> None:
-    """`job_id`: of a job, a preview, a prediction, a search, or a run in MLflow."""
-    queues = list(app.amqp.queues.consume_from)
-    if predictions.is_id(job_id):
-        predictor().wake(self.request.hostname, queues)
-    elif previews.is_id(job_id):
-        preview_maker().wake(job_id, self.request.hostname)
-        job_runner().prepare_fork_server()
-    elif searches.is_id(job_id):
-        job_runner().ship_search(job_id)
-    elif mlflow_removals.is_id(job_id):
-        job_runner().remove_run(mlflow_removals.run_of(job_id))
-    else:
-        predictor().close()  # the job may need its device
-        job_runner().wake(job_id, self.request.hostname, queues)
+def wake(self: Any, kind: str, id_: str) -> None:
+    _BY_KIND[MessageKind(kind)](id_, self.request.hostname)

@@ -201,7 +201,10 @@ def paths(names: Iterable[str], folder: Path) -> Mapping[str, Path]:
         path = Path(name)
         if path.is_absolute() or ".." in path.parts or not path.parts:
             raise errors.UnsafeNameError(f"the service names {name!r}, which is outside {folder}")
-        if not all(map(_is_usable, path.parts)):
+        if not all(
+            part.isprintable() and part.partition(".")[0].rstrip().lower() not in RESERVED
+            for part in path.parts
+        ):
             raise errors.UnsafeNameError(f"the service names {name!r}, which is not a file's name")
         other = folded.setdefault(unicodedata.normalize("NFC", path.as_posix()).casefold(), name)
         if other != name:
@@ -210,7 +213,3 @@ def paths(names: Iterable[str], folder: Path) -> Mapping[str, Path]:
             )
         found[name] = folder / path
     return found
-
-
-def _is_usable(part: str) -> bool:
-    return part.isprintable() and part.partition(".")[0].rstrip().lower() not in RESERVED

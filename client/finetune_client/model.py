@@ -33,7 +33,8 @@ class Model(BaseModel):
         try:
             return handler(value)
         except ValidationError:
-            if _is_tag(cls.model_fields[str(info.field_name)].annotation):
+            annotation = cls.model_fields[str(info.field_name)].annotation
+            if get_origin(annotation) is Literal and len(get_args(annotation)) == 1:  # a tag
                 raise
             return value
 
@@ -44,7 +45,3 @@ class Model(BaseModel):
     def _repr_html_(self) -> str:
         """A table of its fields, for notebooks."""
         return tables.of_fields(type(self).__name__, self.model_dump(mode="json", warnings=False))
-
-
-def _is_tag(annotation: Any) -> bool:
-    return get_origin(annotation) is Literal and len(get_args(annotation)) == 1

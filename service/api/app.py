@@ -9,7 +9,6 @@ from typing import Any, Final
 import structlog
 from anyio import to_thread
 from fastapi import APIRouter, Depends, FastAPI, Request
-from fastapi.routing import APIRoute
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Route
 
@@ -169,7 +168,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 @cache
 def _routes() -> list[BaseRoute]:
     """All apps of a process share them: FastAPI prepares a route once, when it is first used."""
-    together = APIRouter(generate_unique_id_function=_operation_id)
+    together = APIRouter(generate_unique_id_function=lambda route: route.name)
     for room in _ROUTERS:
         together.include_router(
             room.router, dependencies=[Depends(_admit)], responses=openapi.problems(422)
@@ -200,10 +199,6 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await app.state.key_use.close()
         services.dispatcher.close()
         services.database.dispose()
-
-
-def _operation_id(route: APIRoute) -> str:
-    return route.name
 
 
 def _document(app: FastAPI) -> dict[str, Any]:

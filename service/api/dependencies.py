@@ -1,6 +1,7 @@
 """The dependencies of routes, as `Annotated` aliases; nothing else reads the app's state."""
 
 import re
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -8,13 +9,11 @@ from fastapi import Depends, Path, Request
 
 from service.api import body
 from service.contract import patterns
-from service.errors import JobNotFoundError, SearchNotFoundError
+from service.errors import JobNotFoundError, SearchNotFoundError, UnknownIdError
 from service.jobs.dispatch import Dispatcher
 from service.jobs.submissions import Submissions
 from service.settings import Settings
 from service.store.database import Database
-
-_JOB_ID = re.compile(r"job-[0-9a-f]{1,36}")
 
 
 @dataclass(frozen=True)
@@ -45,33 +44,35 @@ async def _dispatcher(request: Request) -> Dispatcher:
     return (await _services(request)).dispatcher
 
 
-async def _job_id(
-    job_id: Annotated[
-        str,
-        Path(description="Id of the job.", examples=["job-0199a0b1c2d37e4f85a6b7c8d9e0f1a2"]),
-    ],
-) -> str:
-    # What cannot be an id must not reach SQL: Postgres refuses a NUL in any text.
-    if not _JOB_ID.fullmatch(job_id):
-        raise JobNotFoundError(job_id)
-    return job_id
+def path_id(
+    noun: str, pattern: str, not_found: type[UnknownIdError]
+) -> Callable[[str], Awaitable[str]]:
+    """A dependency: the path's `{noun}_id`. Raises `not_found` for what does not match."""
 
+    async def checked(
+        given: Annotated[
+            str,
+            Path(
+                alias=f"{noun}_id",
+                description=f"Id of the {noun}.",
+                examples=[
+                    f"{pattern.lstrip('^').partition('-')[0]}-0199a0b1c2d37e4f85a6b7c8d9e0f1a2"
+                ],
+            ),
+        ],
+    ) -> str:
+        # What cannot be an id must not reach SQL: Postgres refuses a NUL in any text.
+        if not re.fullmatch(pattern, given):
+            raise not_found(given)
+        return given
 
-async def _search_id(
-    search_id: Annotated[
-        str,
-        Path(description="Id of the search.", examples=["search-0199a0b1c2d37e4f85a6b7c8d9e0f1a2"]),
-    ],
-) -> str:
-    if not re.fullmatch(patterns.SEARCH_ID, search_id):
-        raise SearchNotFoundError(search_id)
-    return search_id
+    return checked
 
 
 ServicesDep = Annotated[Services, Depends(_services)]
 SettingsDep = Annotated[Settings, Depends(_settings)]
 DatabaseDep = Annotated[Database, Depends(_database)]
 DispatcherDep = Annotated[Dispatcher, Depends(_dispatcher)]
-JobId = Annotated[str, Depends(_job_id)]
-SearchId = Annotated[str, Depends(_search_id)]
+JobId = Annotated[str, Depends(path_id("job", patterns.JOB_ID, JobNotFoundError))]
+SearchId = Annotated[str, Depends(path_id("search", patterns.SEARCH_ID, SearchNotFoundError))]
 ParsedBody = Annotated[Any, Depends(body.read)]

@@ -35,16 +35,16 @@ _log = structlog.stdlib.get_logger(__name__)
 _DETAIL: Final = "`errors` lists each with its path and what is allowed there."
 
 
-def _count(faults: list[Fault]) -> str:
-    return f"{len(faults)} error{'s' if len(faults) > 1 else ''}"
-
-
-class InvalidSpecError(DomainError):
-    status, code, title = 422, "invalid_spec", "Invalid spec"
+class FaultsError(DomainError):
+    status = 422
 
     def __init__(self, faults: list[Fault]) -> None:
         super().__init__(_DETAIL, errors=[fault.model_dump() for fault in faults])
-        self.title = f"{self.title}: {_count(faults)}"
+        self.title = f"{self.title}: {len(faults)} error{'s' if len(faults) > 1 else ''}"
+
+
+class InvalidSpecError(FaultsError):
+    code, title = "invalid_spec", "Invalid spec"
 
 
 class RouteNotFoundError(DomainError):
@@ -59,12 +59,8 @@ class InternalError(DomainError):
     status, code, title = 500, "internal", "Internal server error"
 
 
-class InvalidRequestError(DomainError):
-    status, code, title = 422, "invalid_request", "Invalid request"
-
-    def __init__(self, faults: list[Fault]) -> None:
-        super().__init__(_DETAIL, errors=[fault.model_dump() for fault in faults])
-        self.title = f"{self.title}: {_count(faults)}"
+class InvalidRequestError(FaultsError):
+    code, title = "invalid_request", "Invalid request"
 
 
 class InvalidJsonError(DomainError):

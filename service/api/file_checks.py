@@ -95,7 +95,10 @@ def check_file(
         row = files.get(session, visitor.scope, file_id)
     dataset = {"source": "upload", "train": [row.id], "format": data_format}
     dataset |= {"columns": _json("columns", columns), "on_bad_row": "skip"}
-    spec = _spec(_task(task), dataset | {"max_bad_fraction": max_bad_fraction})
+    spec = _spec(
+        _json("task", task) if task.lstrip().startswith("{") else task,
+        dataset | {"max_bad_fraction": max_bad_fraction},
+    )
     request = {
         "path": str(settings.files_dir / row.id),
         "name": row.filename,
@@ -120,10 +123,6 @@ def _run_in_slot(request: dict[str, Any]) -> dict[str, Any]:
         return _run(request)
     finally:
         _slots.release()
-
-
-def _task(text: str) -> Any:
-    return _json("task", text) if text.lstrip().startswith("{") else text
 
 
 def _json(name: str, text: str) -> Any:

@@ -62,8 +62,8 @@ class _JobCollector(Collector):
             jobs = job_counts.by_project(session, EVERYTHING)
             depths = job_counts.queue_depths(session, EVERYTHING)
             lacking = job_counts.waiting_for_host(session, EVERYTHING)
-            unfinished = previews.unfinished(session, EVERYTHING)
-            asked = predictions.unfinished(session, EVERYTHING)
+            unfinished = previews.REQUESTS.unfinished(session, EVERYTHING)
+            asked = predictions.REQUESTS.unfinished(session, EVERYTHING)
             workers = len(queries.live_workers(session, self.live_seconds))
             gpus = fair_shares.gpus_in_use(session.connection())
             names = {row.id: row.name for row in projects.list_all(session, EVERYTHING)}

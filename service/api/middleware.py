@@ -130,10 +130,6 @@ class BodyLimit:
         await self.app(scope, counted, send)
 
 
-def _is_open(path: str) -> bool:
-    return path in _OPEN or path.startswith(_OPEN_PREFIXES)
-
-
 class Authentication:
     """Every path but health and `/docs` requires a valid key, whatever the database holds."""
 
@@ -146,7 +142,11 @@ class Authentication:
         self._key_use = key_use
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or _is_open(scope["path"]):
+        if (
+            scope["type"] != "http"
+            or scope["path"] in _OPEN
+            or scope["path"].startswith(_OPEN_PREFIXES)
+        ):
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)

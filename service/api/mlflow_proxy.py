@@ -70,7 +70,8 @@ class MlflowProxy:
         try:
             response = await self._answer(request)
         except UnauthorizedError:
-            if not _is_page(request):
+            is_page = request.method == "GET" and "text/html" in request.headers.get("accept", "")
+            if not is_page:
                 raise
             # The browser keeps the `#…` of the address.
             response = RedirectResponse(f"{_up(request)}login", 303)
@@ -118,11 +119,6 @@ class MlflowProxy:
                 timeout=httpx.Timeout(60, connect=5), trust_env=False, follow_redirects=False
             )
         return self._client
-
-
-def _is_page(request: Request) -> bool:
-    """Whether a person opens a page."""
-    return request.method == "GET" and "text/html" in request.headers.get("accept", "")
 
 
 def _up(request: Request) -> str:

@@ -111,12 +111,12 @@ def begin(
         _require_allowed(services, request)
     with services.database.write(audited=False) as session:
         ids = [predictions.insert(session, project, request) for request in requests]
-        fleet = Fleet.read(session.connection(), services.settings.alive_seconds)
-        if needs_worker and (why := _why_waiting(session, services.settings, fleet)) is not None:
+        if needs_worker and (why := why_waiting(session, services.settings)) is not None:
             raise NoWorkerError(why)
-        messages = predictions.messages(ids, fleet)
+        fleet = Fleet.read(session.connection(), services.settings.alive_seconds)
+        messages = predictions.messages(session, ids, fleet)
     for message in messages:
-        services.dispatcher.enqueue_soon(message.job_id, message.queue, message.priority)
+        services.dispatcher.enqueue_soon(message)
     return Asked(services.database, Scope(project), ids)
 
 
@@ -132,14 +132,9 @@ def _require_allowed(services: Services, request: PredictionRequest) -> None:
         raise InvalidRequestError([fault]) from None
 
 
-def why_waiting(services: Services) -> str | None:
+def why_waiting(session: Session, settings: Settings) -> str | None:
     """Why nobody can answer now, and what to do; None: a worker can."""
-    with services.database.read() as session:
-        fleet = Fleet.read(session.connection(), services.settings.alive_seconds)
-        return _why_waiting(session, services.settings, fleet)
-
-
-def _why_waiting(session: Session, settings: Settings, fleet: Fleet) -> str | None:
+    fleet = Fleet.read(session.connection(), settings.alive_seconds)
     able = predictions.able_workers(fleet)
     if not able:
         return (
@@ -204,7 +199,7 @@ async def progress(asked: Asked, request: Request) -> AsyncIterator[list[Progres
 def results(asked: Asked) -> list[PredictionResult]:
     """Of predictions that have ended. Raises the error of the first that has no result."""
     with asked.database.read() as session:
-        rows = [predictions.get(session, asked.scope, each) for each in asked.ids]
+        rows = [predictions.REQUESTS.get(session, asked.scope, each) for each in asked.ids]
     return [_result(row) for row in rows]
 
 

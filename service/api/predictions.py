@@ -1,16 +1,14 @@
 """What a job's model answers to a few rows: a worker computes it, and the request waits a while."""
 
-import re
-import time
-from http import HTTPStatus
 from typing import Annotated, Any, Final
 
 from anyio import to_thread
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import ValidationError
 
-from service.api import prediction_watch
-from service.api.dependencies import JobId, ParsedBody, Services, ServicesDep
+from service.api import brief_requests, prediction_watch
+from service.api.brief_requests import BriefAnswers
+from service.api.dependencies import JobId, ParsedBody, Services, ServicesDep, path_id
 from service.api.errors import InvalidRequestError
 from service.api.faults.names import nearest
 from service.api.openapi import PREDICT_BODY, problems
@@ -22,10 +20,8 @@ from service.api.visitor import JobsRead, JobsWrite
 from service.contract import predicted_rows
 from service.contract.predicted_rows import Lack
 from service.contract.predictions import (
-    UNFINISHED,
     PredictedModel,
     PredictionRequest,
-    PredictionState,
     RowsInput,
 )
 from service.contract.spec import JobSpec
@@ -35,34 +31,11 @@ from service.store.scope import Scope
 
 router = APIRouter(tags=["predictions"])
 
-_LONGEST_WAIT: Final = 60.0
 _MOST_FAULTS: Final = 20
 _SHOWN: Final = 50
-_PREDICTION_ID: Final = re.compile(r"pred-[0-9a-f]{1,35}")
-_LOCATION: Final = {"Location": {"required": True, "schema": {"type": "string"}}}
-_ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
-    200: {"description": "The prediction has ended.", "headers": _LOCATION},
-    202: {
-        "description": "It has not ended yet: ask for it at `Location`.",
-        "model": Prediction,
-        "headers": _LOCATION,
-    },
-}
-
-
-async def _prediction_id(
-    prediction_id: Annotated[
-        str,
-        Path(
-            description="Id of the prediction.",
-            examples=["pred-0199a0b1c2d37e4f85a6b7c8d9e0f1a2"],
-        ),
-    ],
-) -> str:
-    # What cannot be an id must not reach SQL: Postgres refuses a NUL in any text.
-    if not _PREDICTION_ID.fullmatch(prediction_id):
-        raise PredictionNotFoundError(prediction_id)
-    return prediction_id
+PredictionId = Annotated[
+    str, Depends(path_id("prediction", r"pred-[0-9a-f]{1,35}", PredictionNotFoundError))
+]
 
 
 @router.post(
@@ -70,7 +43,10 @@ async def _prediction_id(
     response_model=Prediction,
     summary="Ask a job's model about a few rows",
     openapi_extra=PREDICT_BODY,
-    responses={**_ANSWERS, **problems(400, 401, 404, 409, 410, 413, 415, 422, 429, 503)},
+    responses={
+        **brief_requests.responses(Prediction),
+        **problems(400, 401, 404, 409, 410, 413, 415, 422, 429, 503),
+    },
 )
 async def predict_rows(
     visitor: JobsWrite,
@@ -80,7 +56,8 @@ async def predict_rows(
     services: ServicesDep,
     waiters: WaitersDep,
     wait: Annotated[
-        float, Query(ge=0, le=_LONGEST_WAIT, description="Seconds to wait for the answers.")
+        float,
+        Query(ge=0, le=brief_requests.LONGEST_WAIT, description="Seconds to wait for the answers."),
     ] = 30.0,
 ) -> Response:
     """A worker loads the finished model, or that of a checkpoint, and answers the rows as
@@ -88,18 +65,7 @@ async def predict_rows(
     hour."""
     rows = _valid(body)
     asked = await to_thread.run_sync(_begin, services, visitor.scope, job_id, rows)
-    found = await to_thread.run_sync(_read, services, asked.scope, asked.ids[0])
-    # Without a worker there is nothing to wait for.
-    until = time.monotonic() + (wait if found.waiting is None else 0.0)
-    with waiters.take() as has_room:
-        if has_room and time.monotonic() < until:
-            async for _ in prediction_watch.progress(asked, request):
-                if time.monotonic() >= until:
-                    break
-            found = await to_thread.run_sync(_read, services, asked.scope, asked.ids[0])
-    status = HTTPStatus.ACCEPTED if found.state in UNFINISHED else HTTPStatus.OK
-    headers = {"Location": f"/v1/predictions/{found.id}"}
-    return Response(found.model_dump_json(), status, headers, media_type="application/json")
+    return await _ANSWERS.wait(services, asked.scope, asked.ids[0], request, waiters, wait)
 
 
 @router.get(
@@ -110,11 +76,11 @@ async def predict_rows(
 )
 def get_prediction(
     visitor: JobsRead,
-    prediction_id: Annotated[str, Depends(_prediction_id)],
+    prediction_id: PredictionId,
     services: ServicesDep,
 ) -> Prediction:
     """Its answers, once it has ended."""
-    return _read(services, visitor.scope, prediction_id)
+    return _ANSWERS.read(services, visitor.scope, prediction_id)
 
 
 def _valid(body: Any) -> PredictRequest:
@@ -158,9 +124,4 @@ def _fault(number: int, row: dict[str, Any], lack: Lack) -> Fault:
     return Fault(path=path, code="missing_field", message=lack.message + hint)
 
 
-def _read(services: Services, scope: Scope, prediction_id: str) -> Prediction:
-    """Raises PredictionNotFoundError."""
-    with services.database.read() as session:
-        row = predictions.get(session, scope, prediction_id)
-    is_queued = row.state == PredictionState.QUEUED
-    return Prediction.of(row, prediction_watch.why_waiting(services) if is_queued else None)
+_ANSWERS: Final = BriefAnswers(predictions.REQUESTS, Prediction.of, prediction_watch.why_waiting)

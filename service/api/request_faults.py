@@ -21,12 +21,10 @@ def faults_of(kind: type[BaseModel], error: ValidationError) -> list[Fault]:
         fault = _fault(kind, each)
         found.setdefault(fault.path, fault)
     # A list that may also be a text is no text either, whatever is wrong inside it.
-    outer = {path for path in found if any(_is_inside(other, path) for other in found)}
+    outer = {
+        path for path in found if any(other.startswith((f"{path}.", f"{path}[")) for other in found)
+    }
     return [fault for path, fault in found.items() if path not in outer]
-
-
-def _is_inside(path: str, outer: str) -> bool:
-    return path.startswith((f"{outer}.", f"{outer}["))
 
 
 def _fault(kind: type[BaseModel], error: ErrorDetails) -> Fault:

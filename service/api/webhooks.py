@@ -1,13 +1,12 @@
 """Webhooks: a project's endpoints, their secrets, and what was sent to them."""
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import APIRouter, Depends, Query
 
-from service.api.dependencies import DatabaseDep, JobId, SettingsDep
+from service.api.dependencies import DatabaseDep, JobId, SettingsDep, path_id
 from service.api.errors import InvalidRequestError
 from service.api.openapi import problems
 from service.api.schemas.problems import Fault
@@ -35,37 +34,10 @@ from service.webhooks.addresses import Allowed, ReceiverNotAllowedError, check_u
 router = APIRouter(prefix="/v1", tags=["webhooks"])
 
 
-async def _webhook_id(
-    webhook_id: Annotated[
-        str,
-        Path(
-            description="Id of the webhook.",
-            examples=["webhook-0199a0b1c2d37e4f85a6b7c8d9e0f1a2"],
-        ),
-    ],
-) -> str:
-    # What cannot be an id must not reach SQL: Postgres refuses a NUL in any text.
-    if not re.fullmatch(patterns.WEBHOOK_ID, webhook_id):
-        raise WebhookNotFoundError(webhook_id)
-    return webhook_id
-
-
-async def _delivery_id(
-    delivery_id: Annotated[
-        str,
-        Path(
-            description="Id of the delivery.",
-            examples=["delivery-0199a0b1c2d37e4f85a6b7c8d9e0f1a2"],
-        ),
-    ],
-) -> str:
-    if not re.fullmatch(patterns.DELIVERY_ID, delivery_id):
-        raise DeliveryNotFoundError(delivery_id)
-    return delivery_id
-
-
-WebhookId = Annotated[str, Depends(_webhook_id)]
-DeliveryId = Annotated[str, Depends(_delivery_id)]
+WebhookId = Annotated[str, Depends(path_id("webhook", patterns.WEBHOOK_ID, WebhookNotFoundError))]
+DeliveryId = Annotated[
+    str, Depends(path_id("delivery", patterns.DELIVERY_ID, DeliveryNotFoundError))
+]
 After = Annotated[
     str | None,
     Query(pattern=patterns.DELIVERY_ID, description="The last id of the previous page."),

@@ -10,6 +10,7 @@ from service.cli import ids, output
 from service.cli.client import Client, Json
 from service.cli.overrides import Changes, merge_patch
 from service.cli.submit import show_submitted
+from service.cli.watch import watch as watch_job
 from service.contract.states import Action
 
 
@@ -36,10 +37,7 @@ def retry_job(job_id: str, *, json: output.AsJson = False) -> None:
 def _show(call: Callable[[Client], Json], *, json: bool) -> None:
     with Client.from_environment() as client:
         job = call(client)
-    if json:
-        output.print_json(job)
-    else:
-        output.print_line(f"{job['id']} is {job['state']}")
+    output.print_state(job, as_json=json)
 
 
 def clone_job(
@@ -58,14 +56,11 @@ def clone_job(
     with Client.from_environment() as client:
         patch = ids.in_spec(client.job_id, patch)
         job = client.clone(client.job_id(job_id), patch, idempotency_key or str(uuid.uuid4()))
-        show_submitted(client, job, watch=watch, json=json)
+        show_submitted(client, job, watch_job if watch else None, json=json)
 
 
 def delete_job(job_id: str, *, json: output.AsJson = False) -> None:
     """Delete an ended job with its files, in MLflow too; its Hub repository stays."""
     with Client.from_environment() as client:
         deleted = client.delete_job(client.job_id(job_id))
-    if json:
-        output.print_json(deleted)
-    else:
-        output.print_line(f"{deleted['id']} is deleted")
+    output.print_deleted(deleted, as_json=json)

@@ -43,10 +43,9 @@ def _download(client: Client, job_id: str, step: int, to: Path, *, json: bool) -
     target = to / f"{job_id}-checkpoint-{step}.tar"
     with whole_folder.writable(to):
         client.download(f"/v1/jobs/{job_id}/checkpoints/{step}/archive", target)
-    if json:
-        output.print_json({"path": str(target), "bytes": target.stat().st_size})
-    else:
-        output.print_line(str(target))
+    output.print_answer(
+        {"path": str(target), "bytes": target.stat().st_size}, str(target), as_json=json
+    )
 
 
 def promote_checkpoint(
@@ -63,7 +62,7 @@ def promote_checkpoint(
         wanted = checkpoint_model.step_of(named, None if step is None else str(step))
         if wanted is None:
             raise UsageError(f"which checkpoint? `finetune checkpoints {named.job_id}` lists them")
-        _show(client.promote(named.job_id, int(wanted)), json=json)
+        output.print_state(client.promote(named.job_id, int(wanted)), as_json=json)
 
 
 def publish_job(
@@ -90,11 +89,4 @@ def publish_job(
     }
     given = {name: value for name, value in wanted.items() if value is not None}
     with Client.from_environment() as client:
-        _show(client.publish(client.job_id(job_id), given), json=json)
-
-
-def _show(job: Json, *, json: bool) -> None:
-    if json:
-        output.print_json(job)
-    else:
-        output.print_line(f"{job['id']} is {job['state']}")
+        output.print_state(client.publish(client.job_id(job_id), given), as_json=json)

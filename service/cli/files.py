@@ -30,10 +30,7 @@ def upload(
     lifetime = None if expires_after is None else durations.seconds(expires_after)
     with Client.from_environment() as client:
         uploaded = client.upload(path, purpose, expires_after=lifetime)
-    if json:
-        output.print_json(uploaded)
-    else:
-        output.print_line(uploaded["id"])
+    output.print_answer(uploaded, uploaded["id"], as_json=json)
 
 
 @app.command("list")
@@ -113,7 +110,4 @@ def delete(file_id: str, *, json: output.AsJson = False) -> None:
     """Delete a file."""
     with Client.from_environment() as client:
         deleted = client.delete_file(client.file_id(file_id))
-    if json:
-        output.print_json(deleted)
-    else:
-        output.print_line(f"{deleted['id']} is deleted")
+    output.print_deleted(deleted, as_json=json)

@@ -5,7 +5,6 @@ from http import HTTPStatus
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console
 
 from service.cli import job_page, job_table, output
 from service.cli.client import ApiError, Client, Json
@@ -50,9 +49,10 @@ def list_jobs(
             output.print_lines(job_table.for_scripts(page["data"]))
         else:
             is_filtered = bool(given.keys() - {"after"})
-            _show_table(console, page, _short_ids(client, page, given, is_filtered=is_filtered))
-    if page["has_more"]:
-        output.note(f"there are more: --after {page['data'][-1]['id']}")
+            shown = _short_ids(client, page, given, is_filtered=is_filtered)
+            now = datetime.now(UTC)
+            console.print(job_table.for_terminal(page["data"], shown, console.width, now))
+    output.note_more(page)
 
 
 def _short_ids(client: Client, page: Json, given: Json, *, is_filtered: bool) -> list[str]:
@@ -64,11 +64,6 @@ def _short_ids(client: Client, page: Json, given: Json, *, is_filtered: bool) ->
         following = client.get("/v1/jobs", {"limit": 1, "after": ids[-1]})["data"]
         others += [job["id"] for job in following]
     return job_table.short_ids(ids, others, is_filtered=is_filtered)
-
-
-def _show_table(console: Console, page: Json, shown_ids: list[str]) -> None:
-    now = datetime.now(UTC)
-    console.print(job_table.for_terminal(page["data"], shown_ids, console.width, now))
 
 
 def get_job(job_id: str, *, json: output.AsJson = False) -> None:

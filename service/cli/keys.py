@@ -120,10 +120,7 @@ def revoke(
             keys.revoke(session, row.id)
             local_database.note(session, "revoke_key", row.id, row.project_id)
             key_id = row.id
-    if json:
-        output.print_json({"id": key_id, "revoked": True})
-    else:
-        output.print_line(f"{key_id} is revoked")
+    output.print_answer({"id": key_id, "revoked": True}, f"{key_id} is revoked", as_json=json)
 
 
 @app.command()

@@ -71,6 +71,39 @@ def print_json(value: Any) -> None:
     typer.echo(escaping.json_line(value))
 
 
+def print_answer(answer: Any, text: str, *, as_json: bool) -> None:
+    """What the service answered, as JSON or as one line for people."""
+    if as_json:
+        print_json(answer)
+    else:
+        print_line(text)
+
+
+def print_rows(
+    answer: Any, columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, as_json: bool
+) -> None:
+    """What the service answered, as JSON or as a table for people."""
+    if as_json:
+        print_json(answer)
+    else:
+        print_table(columns, rows)
+
+
+def print_state(item: Mapping[str, Any], *, as_json: bool) -> None:
+    """What a job or a search is after an action."""
+    print_answer(item, f"{item['id']} is {item['state']}", as_json=as_json)
+
+
+def print_deleted(item: Mapping[str, Any], *, as_json: bool) -> None:
+    print_answer(item, f"{item['id']} is deleted", as_json=as_json)
+
+
+def note_more(page: Mapping[str, Any], cursor: str = "id") -> None:
+    """How to read the next page of a list, if there is one."""
+    if page["has_more"]:
+        note(f"there are more: --after {page['data'][-1][cursor]}")
+
+
 def prompt(text: str) -> None:
     """A question on stderr; the cursor stays behind it."""
     typer.echo(escaping.terminal(text), nl=False, err=True)

@@ -32,10 +32,7 @@ def list_projects(*, json: output.AsJson = False) -> None:
     """Your project, or as an operator all of them."""
     with Client.from_environment() as client:
         found = client.get("/v1/projects")
-    if json:
-        output.print_json(found)
-    else:
-        output.print_table(_COLUMNS, found["data"])
+    output.print_rows(found, _COLUMNS, found["data"], as_json=json)
 
 
 @app.command()
@@ -146,10 +143,7 @@ def _segment(text: str) -> str:
 
 
 def _show(project: Json, *, as_json: bool) -> None:
-    if as_json:
-        output.print_json(project)
-    else:
-        output.print_table(_COLUMNS, [project])
+    output.print_rows(project, _COLUMNS, [project], as_json=as_json)
 
 
 # ---- members ------------------------------------------------------------------------------------
@@ -165,10 +159,7 @@ def list_members(*, json: output.AsJson = False) -> None:
     """The members of your project, or of the one that --project names."""
     with Client.from_environment() as client:
         found = client.get(_members(client))
-    if json:
-        output.print_json(found)
-    else:
-        output.print_table(("id", "name", "role", "created_at"), found["data"])
+    output.print_rows(found, ("id", "name", "role", "created_at"), found["data"], as_json=json)
 
 
 @members_app.command()
@@ -213,7 +204,6 @@ def remove(
     """Remove a person and revoke all their keys."""
     with Client.from_environment() as client:
         gone = client.change("DELETE", f"{_members(client)}/{_segment(member)}")
-    if json:
-        output.print_json(gone)
-    else:
-        output.print_line(f"{gone['id']} is removed; keys revoked: {len(gone['revoked_keys'])}")
+    output.print_answer(
+        gone, f"{gone['id']} is removed; keys revoked: {len(gone['revoked_keys'])}", as_json=json
+    )

@@ -28,10 +28,7 @@ def set_secret(name: Name, *, json: output.AsJson = False) -> None:
         raise UsageError("no value was given: type it, or send it through a pipe")
     with Client.from_environment() as client:
         made = client.set_secret(name, value)
-    if json:
-        output.print_json(made)
-    else:
-        output.print_line(f"{made['name']} is set")
+    output.print_answer(made, f"{made['name']} is set", as_json=json)
 
 
 @app.command("list")
@@ -39,10 +36,12 @@ def list_secrets(*, json: output.AsJson = False) -> None:
     """Names and times of all secrets, without their values."""
     with Client.from_environment() as client:
         found = client.get("/v1/secrets")
-    if json:
-        output.print_json({"data": found["data"]})
-    else:
-        output.print_table(("name", "project", "created_at", "updated_at"), found["data"])
+    output.print_rows(
+        {"data": found["data"]},
+        ("name", "project", "created_at", "updated_at"),
+        found["data"],
+        as_json=json,
+    )
 
 
 @app.command()
@@ -50,10 +49,7 @@ def remove(name: Name, *, json: output.AsJson = False) -> None:
     """Delete a secret. Jobs that still need it end as `secret_unavailable`."""
     with Client.from_environment() as client:
         gone = client.delete_secret(name)
-    if json:
-        output.print_json(gone)
-    else:
-        output.print_line(f"{gone['name']} is deleted")
+    output.print_answer(gone, f"{gone['name']} is deleted", as_json=json)
 
 
 @app.command("rotate-key")
@@ -78,7 +74,6 @@ def rotate_key(*, json: output.AsJson = False) -> None:
             box.forget_old_keys()
     except SecretUnreadableError as error:
         raise UsageError(str(error)) from error
-    if json:
-        output.print_json({"secrets": count})
-    else:
-        output.print_line(f"{count} secrets are encrypted with a new key")
+    output.print_answer(
+        {"secrets": count}, f"{count} secrets are encrypted with a new key", as_json=json
+    )

@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Protocol
 
 import typer
 
@@ -20,6 +20,14 @@ from service.cli.watch import watch as watch_job
 
 _IN_FLIGHT: Final = "idempotency_in_flight"
 _FILE_GONE: Final = ("data_gone", "invalid_spec")
+
+
+class Watch(Protocol):
+    """`watch.watch` and `search.watch.watch`."""
+
+    def __call__(self, client: Client, item_id: str, /, *, json: bool) -> int: ...
+
+
 Post = Callable[[Json], Json]
 """Makes something of a spec whose files were uploaded."""
 
@@ -46,20 +54,21 @@ def submit(
         checked = spec_check.check(client, content, spec.parent, allow_outside=allow_outside)
         spec_check.refuse(checked.errors)
         job = create(client, checked, lambda content: client.submit(content, key), JOB, key)
-        show_submitted(client, job, watch=watch, json=json)
+        show_submitted(client, job, watch_job if watch else None, json=json)
 
 
-def show_submitted(client: Client, job: Json, *, watch: bool, json: bool) -> None:
-    """Print the new job's id, or follow it; raises typer.Exit with how it ended then."""
-    spec_check.show_warnings(job)
+def show_submitted(client: Client, made: Json, watch: Watch | None, *, json: bool) -> None:
+    """Print the id of the new job or search, or follow it; raises typer.Exit with how it ended
+    then."""
+    spec_check.show_warnings(made)
     if json:
-        output.print_json(job)
-    elif not watch:
-        output.print_line(job["id"])
+        output.print_json(made)
+    elif watch is None:
+        output.print_line(made["id"])
     else:
-        output.note(f"submitted {job['id']}")
-    if watch:
-        raise typer.Exit(watch_job(client, job["id"], json=json))
+        output.note(f"submitted {made['id']}")
+    if watch is not None:
+        raise typer.Exit(watch(client, made["id"], json=json))
 
 
 def create(client: Client, checked: Checked, post: Post, kind: Kind, key: str) -> Json:

@@ -36,10 +36,9 @@ def show_usage(
     given = {"project": project, "from": from_, "to": to}
     with Client.from_environment() as client:
         found = client.get("/v1/usage", {name: value for name, value in given.items() if value})
-    if json:
-        output.print_json({"data": found["data"]})
-    else:
-        output.print_table(_COLUMNS, [_row(day) for day in found["data"]])
+    output.print_rows(
+        {"data": found["data"]}, _COLUMNS, [_row(day) for day in found["data"]], as_json=json
+    )
 
 
 def _row(day: dict[str, Any]) -> dict[str, Any]:

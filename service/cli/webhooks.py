@@ -40,10 +40,7 @@ def list_webhooks(*, json: output.AsJson = False) -> None:
     """All webhooks of the project, without their secrets."""
     with Client.from_environment() as client:
         found = client.get("/v1/webhooks")
-    if json:
-        output.print_json({"data": found["data"]})
-    else:
-        output.print_table(_COLUMNS, found["data"])
+    output.print_rows({"data": found["data"]}, _COLUMNS, found["data"], as_json=json)
 
 
 @app.command()
@@ -90,10 +87,7 @@ def deliveries(owner: Owner, *, json: output.AsJson = False) -> None:
     """What was sent to a webhook, or about a job, the newest first."""
     with Client.from_environment() as client:
         found = client.get(f"{_of_owner(client, owner)}/deliveries", {"limit": 100})
-    if json:
-        output.print_json(found)
-    else:
-        output.print_table(_OF_DELIVERY, found["data"])
+    output.print_rows(found, _OF_DELIVERY, found["data"], as_json=json)
 
 
 @app.command()

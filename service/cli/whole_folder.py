@@ -162,13 +162,9 @@ def paths(names: Sequence[str], to: Path) -> Mapping[str, Path]:
     take for one. The service may be anybody's.
     """
     for name in names:
-        if not all(map(_is_usable, Path(name).parts)):
+        if any(part != escaping.line(part) or _is_ours(part) for part in Path(name).parts):
             raise UsageError(f"the service names {name!r}, which is not a file's name")
     try:
         return downloads.paths(names, to)
     except UnsafeNameError as error:
         raise UsageError(str(error)) from error
-
-
-def _is_usable(part: str) -> bool:
-    return part == escaping.line(part) and not _is_ours(part)

@@ -42,13 +42,11 @@ def lacks(task: str, row: Mapping[str, Any], columns: Mapping[str, str]) -> Iter
         elif not isinstance(value, str):
             yield Lack((name,), f"must be text, not {_kind(value)}", is_given=True)
     choices = _ONE_OF.get(task, ())
-    if choices and not any(_has(row, name, columns) for name in choices):
+    if choices and not any(
+        row.get(each) is not None for name in choices for each in (name, columns.get(name, name))
+    ):
         needed = " or ".join(f"`{name}`" for name in choices)
         yield Lack(choices, f"a row of {task} needs {needed}; {_found(row)}", is_given=False)
-
-
-def _has(row: Mapping[str, Any], name: str, columns: Mapping[str, str]) -> bool:
-    return any(row.get(each) is not None for each in (name, columns.get(name, name)))
 
 
 def _found(row: Mapping[str, Any]) -> str:

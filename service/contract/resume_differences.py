@@ -91,10 +91,6 @@ def _adapter(spec: JobSpec) -> PeftSpec | None:
     return peft.model_copy(update={"merge": False}) if isinstance(peft, LoraSpec) else peft
 
 
-def _strategy(spec: JobSpec) -> Any:
-    return spec.resources.chosen_strategy if spec.resources.processes > 1 else None
-
-
 _COMPARED: Final[tuple[tuple[Path, Callable[[JobSpec], Any]], ...]] = (
     (("task",), attrgetter("task")),
     *((("model", name), attrgetter(f"model.{name}")) for name in _MODEL),
@@ -102,5 +98,8 @@ _COMPARED: Final[tuple[tuple[Path, Callable[[JobSpec], Any]], ...]] = (
     *((("training", name), attrgetter(f"training.{name}")) for name in _TRAINING),
     (("training", "data_seed"), _data_seed),
     (("resources", "num_processes"), attrgetter("resources.processes")),
-    (("resources", "strategy"), _strategy),
+    (
+        ("resources", "strategy"),
+        lambda spec: spec.resources.chosen_strategy if spec.resources.processes > 1 else None,
+    ),
 )

@@ -1,7 +1,8 @@
 """Which queue a stage, a preview or a prediction waits in, and what wakes a worker for it."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
 
 from service.contract.resources import MOST_PROCESSES
 from service.contract.spec import JobSpec
@@ -14,7 +15,26 @@ PREVIEW_QUEUE: Final = "preview"
 PREDICT_QUEUE: Final = "predict"
 """For workers that answer predictions alone, and keep their model in memory for the next one."""
 WAKE_TASK: Final = "worker.run.wake"
-"""The one Celery task; its only argument is the id of a job, of a preview or of a prediction."""
+"""The one Celery task; its arguments are the kind and the id of a message."""
+
+
+class MessageKind(StrEnum):
+    JOB = "job"
+    PREVIEW = "preview"
+    PREDICTION = "prediction"
+    SEARCH = "search"
+    """MLflow lacks something of the search with this id."""
+    MLFLOW_REMOVAL = "mlflow_removal"
+    """The files of the run with this id are to be removed from MLflow."""
+
+
+class Message(NamedTuple):
+    """Wakes a worker that looks at what has this id. The row in the database is the truth."""
+
+    kind: MessageKind
+    id: str
+    queue: str
+    priority: int
 
 
 def gpu_queue(gpus: int) -> str:

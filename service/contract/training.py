@@ -25,7 +25,9 @@ class TrainingSpec(TrainingOptions):
     def _accept_older_names(cls, data: Any, info: ValidationInfo) -> Any:
         if not isinstance(data, dict):
             return data
-        renamed, disagreeing = with_current_names(_without_ignored(data))
+        ignored = set(ignored_options(data))
+        given = {name: value for name, value in data.items() if name not in ignored}
+        renamed, disagreeing = with_current_names(given)
         return _with_both_names(cls.without_refused(renamed, info, disagreeing))
 
     @classmethod
@@ -40,11 +42,6 @@ def ignored_options(options: Mapping[str, Any]) -> list[str]:
         for name in options
         if name not in TrainingSpec.model_fields and is_at_default(name, options)
     ]
-
-
-def _without_ignored(options: dict[str, Any]) -> dict[str, Any]:
-    ignored = set(ignored_options(options))
-    return {name: value for name, value in options.items() if name not in ignored}
 
 
 def _with_both_names(options: dict[str, Any]) -> dict[str, Any]:
@@ -73,6 +70,12 @@ def _name_precision(options: dict[str, Any]) -> None:
 # ---- rules --------------------------------------------------------------------------------------
 
 
+def _refused_if(
+    is_broken: Callable[[TrainingSpec], object], sentence: str
+) -> Callable[[TrainingSpec], Iterator[str]]:
+    return lambda spec: iter((sentence,) if is_broken(spec) else ())
+
+
 def _steps_are_whole(name: str, spec: TrainingSpec) -> Iterator[str]:
     steps: float | None = getattr(spec, name)
     if steps is not None and steps > 1 and steps != int(steps):
@@ -86,46 +89,6 @@ def _precision_has_one_name(spec: TrainingSpec) -> Iterator[str]:
         yield f"`precision: {spec.precision}` contradicts `bf16` or `fp16`: give one of them"
     elif spec.precision in {"bf16", "fp16"} and not getattr(spec, spec.precision):
         yield f"`precision` and `{spec.precision}` contradict each other: give one of them"
-
-
-def _fp16_needs_a_gpu(spec: TrainingSpec) -> Iterator[str]:
-    if spec.fp16 and spec.use_cpu:
-        yield "`fp16` needs a GPU: use `bf16` on a CPU"
-
-
-def _tf32_needs_a_gpu(spec: TrainingSpec) -> Iterator[str]:
-    if spec.tf32 and spec.use_cpu:
-        yield "`tf32` needs a GPU"
-
-
-def _full_eval_has_one_dtype(spec: TrainingSpec) -> Iterator[str]:
-    if spec.bf16_full_eval and spec.fp16_full_eval:
-        yield "`bf16_full_eval` and `fp16_full_eval` exclude each other: give one of them"
-
-
-def _fp16_full_eval_needs_a_gpu(spec: TrainingSpec) -> Iterator[str]:
-    if spec.fp16_full_eval and spec.use_cpu:
-        yield "`fp16_full_eval` needs a GPU: use `bf16_full_eval` on a CPU"
-
-
-def _checkpointing_has_its_arguments(spec: TrainingSpec) -> Iterator[str]:
-    if spec.activation_checkpointing_kwargs and not spec.activation_checkpointing:
-        yield "`activation_checkpointing_kwargs` does nothing without `activation_checkpointing`"
-
-
-def _compiling_needs_padding(spec: TrainingSpec) -> Iterator[str]:
-    if spec.padding_free and spec.compiles:
-        yield "`padding_free` excludes `torch_compile`, which needs batches of few shapes"
-
-
-def _noise_needs_padding(spec: TrainingSpec) -> Iterator[str]:
-    if spec.padding_free and spec.neftune_noise_alpha is not None:
-        yield "`padding_free` excludes `neftune_noise_alpha`, whose noise depends on the padding"
-
-
-def _out_of_memory_has_one_name(spec: TrainingSpec) -> Iterator[str]:
-    if spec.auto_find_batch_size != (spec.on_oom == "halve_batch"):
-        yield "`on_oom` and `auto_find_batch_size` contradict each other: give one of them"
 
 
 def _only_rollbacks_have_options(name: str, spec: TrainingSpec) -> Iterator[str]:
@@ -158,24 +121,9 @@ def _unknown(option: str, given: Iterable[str], owner: str, known: Iterable[str]
         )
 
 
-def _prefetching_needs_workers(spec: TrainingSpec) -> Iterator[str]:
-    if spec.dataloader_prefetch_factor is not None and not spec.dataloader_num_workers:
-        yield "`dataloader_prefetch_factor` needs `dataloader_num_workers` above 0"
-
-
-def _persistence_needs_workers(spec: TrainingSpec) -> Iterator[str]:
-    if spec.dataloader_persistent_workers and not spec.dataloader_num_workers:
-        yield "`dataloader_persistent_workers` needs `dataloader_num_workers` above 0"
-
-
 def _schedule_has_its_metric(spec: TrainingSpec) -> Iterator[str]:
     if spec.lr_scheduler_type in BY_METRIC and spec.eval_strategy == "no":
         yield f"`lr_scheduler_type: {spec.lr_scheduler_type}` needs `eval_strategy`"
-
-
-def _early_stopping_has_evaluations(spec: TrainingSpec) -> Iterator[str]:
-    if spec.early_stopping_patience is not None and spec.eval_strategy == "no":
-        yield "`early_stopping_patience` needs `eval_strategy`"
 
 
 def _best_model_is_evaluated_and_saved(spec: TrainingSpec) -> Iterator[str]:
@@ -195,21 +143,56 @@ _RULES: Final[tuple[Callable[[TrainingSpec], Iterator[str]], ...]] = (
     partial(_steps_are_whole, "eval_steps"),
     partial(_steps_are_whole, "save_steps"),
     _precision_has_one_name,
-    _fp16_needs_a_gpu,
-    _tf32_needs_a_gpu,
-    _full_eval_has_one_dtype,
-    _fp16_full_eval_needs_a_gpu,
-    _checkpointing_has_its_arguments,
-    _compiling_needs_padding,
-    _noise_needs_padding,
-    _out_of_memory_has_one_name,
+    _refused_if(
+        lambda spec: spec.fp16 and spec.use_cpu,
+        "`fp16` needs a GPU: use `bf16` on a CPU",
+    ),
+    _refused_if(
+        lambda spec: spec.tf32 and spec.use_cpu,
+        "`tf32` needs a GPU",
+    ),
+    _refused_if(
+        lambda spec: spec.bf16_full_eval and spec.fp16_full_eval,
+        "`bf16_full_eval` and `fp16_full_eval` exclude each other: give one of them",
+    ),
+    _refused_if(
+        lambda spec: spec.fp16_full_eval and spec.use_cpu,
+        "`fp16_full_eval` needs a GPU: use `bf16_full_eval` on a CPU",
+    ),
+    _refused_if(
+        lambda spec: spec.activation_checkpointing_kwargs and not spec.activation_checkpointing,
+        "`activation_checkpointing_kwargs` does nothing without `activation_checkpointing`",
+    ),
+    _refused_if(
+        lambda spec: spec.padding_free and spec.compiles,
+        "`padding_free` excludes `torch_compile`, which needs batches of few shapes",
+    ),
+    _refused_if(
+        lambda spec: spec.padding_free and spec.neftune_noise_alpha is not None,
+        "`padding_free` excludes `neftune_noise_alpha`, whose noise depends on the padding",
+    ),
+    _refused_if(
+        lambda spec: spec.auto_find_batch_size != (spec.on_oom == "halve_batch"),
+        "`on_oom` and `auto_find_batch_size` contradict each other: give one of them",
+    ),
     partial(_only_rollbacks_have_options, "non_finite_rollbacks"),
     partial(_only_rollbacks_have_options, "rollback_learning_rate_factor"),
     _optimizer_takes_its_arguments,
     _schedule_takes_its_arguments,
-    _prefetching_needs_workers,
-    _persistence_needs_workers,
+    _refused_if(
+        lambda spec: (
+            spec.dataloader_prefetch_factor is not None and not spec.dataloader_num_workers
+        ),
+        "`dataloader_prefetch_factor` needs `dataloader_num_workers` above 0",
+    ),
+    _refused_if(
+        lambda spec: spec.dataloader_persistent_workers and not spec.dataloader_num_workers,
+        "`dataloader_persistent_workers` needs `dataloader_num_workers` above 0",
+    ),
     _schedule_has_its_metric,
-    _early_stopping_has_evaluations,
+    _refused_if(
+        lambda spec: spec.early_stopping_patience is not None and spec.eval_strategy == "no",
+        "`early_stopping_patience` needs `eval_strategy`",
+    ),
     _best_model_is_evaluated_and_saved,
 )

@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 from service.contract import follow_up
 from service.contract.follow_up import Promote, Publish
 from service.contract.hub import HubSpec
-from service.contract.routing import CPU_QUEUE
+from service.contract.routing import CPU_QUEUE, Message
 from service.contract.spec import SPEC_VERSION, JobSpec
 from service.contract.states import ACTIONS, ENDED, Action, JobState, Stage
 from service.errors import (
@@ -46,10 +46,10 @@ def cancel(database: Database, dispatcher: Dispatcher, scope: Scope, job_id: str
     """
     with database.write() as session:
         row = _living(session, scope, job_id)
-        state, priority = user_actions.cancel(session, row), row.priority
+        state, message = user_actions.cancel(session, row), jobs.message(row, CPU_QUEUE)
     if state is JobState.CANCELLED:
         # If the job has a run in MLflow already, a worker ends it too.
-        dispatcher.enqueue(job_id, CPU_QUEUE, priority)
+        dispatcher.enqueue(message)
     return state
 
 
@@ -70,7 +70,7 @@ def resume(database: Database, dispatcher: Dispatcher, scope: Scope, job_id: str
     with database.write() as session:
         row = _not_cancelling(session, scope, job_id)
         was, state = row.state, user_actions.resume(session, row)
-        message = jobs.Message(row.id, row.queue, row.priority)
+        message = jobs.message(row)
     if was == JobState.PAUSED:
         _enqueue(database, dispatcher, message)
     return state
@@ -96,7 +96,7 @@ def retry(
         stage, missing = _first_stage(session, row, Stage(row.stage), settings)
         quotas.require_queue_room(session, [row.project_id])
         state = user_actions.retry(session, row, stage, missing)
-        message = jobs.Message(row.id, row.queue, row.priority)
+        message = jobs.message(row)
     _enqueue(database, dispatcher, message)
     return state
 
@@ -153,7 +153,7 @@ def publish(
 
 def begin_publish(
     session: Session, settings: Settings, scope: Scope, job_id: str, hub: HubSpec
-) -> jobs.Message | None:
+) -> Message | None:
     """As `publish`, in a transaction of the caller's, who sends the message; None when the job is
     doing it already."""
     wanted = Publish(hub=hub)
@@ -180,13 +180,13 @@ def _may_follow(row: JobRow, wanted: Promote | Publish) -> bool:
 
 def _follow_up(
     session: Session, row: JobRow, wanted: Promote | Publish, settings: Settings
-) -> jobs.Message:
+) -> Message:
     if row.spec_version > SPEC_VERSION:
         raise WrongStateError("A newer version of the service made the job.", state=row.state)
     stage, missing = _first_stage(session, row, wanted.stage, settings)
     quotas.require_queue_room(session, [row.project_id])
     follow_ups.begin(session, row, wanted, stage, missing)
-    return jobs.Message(row.id, row.queue, row.priority)
+    return jobs.message(row)
 
 
 def _first_stage(
@@ -281,11 +281,11 @@ def _require(row: JobRow, action: Action, rule: str) -> None:
         raise WrongStateError(f"{rule}; this one is {row.state}.", state=row.state)
 
 
-def _enqueue(database: Database, dispatcher: Dispatcher, message: jobs.Message) -> None:
-    if dispatcher.enqueue(message.job_id, message.queue, message.priority):
-        _mark_sent(database, message.job_id, dispatcher.republish_seconds)
+def _enqueue(database: Database, dispatcher: Dispatcher, message: Message) -> None:
+    if dispatcher.enqueue(message):
+        _mark_sent(database, message.id, dispatcher.republish_seconds)
     else:
-        log.warning("broker.unreachable", job_id=message.job_id)
+        log.warning("broker.unreachable", kind=message.kind, id=message.id)
 
 
 def _mark_sent(database: Database, job_id: str, again_in: float) -> None:

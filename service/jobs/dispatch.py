@@ -12,6 +12,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from service import broker
+from service.contract.routing import Message
 from service.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -31,7 +32,7 @@ class Dispatcher:
 
     def __init__(self, settings: Settings) -> None:
         """Without `redis_url` no message is ever sent, as if the broker were unreachable."""
-        self._soon: queues.Queue[tuple[str, str, int] | None] = queues.Queue(_BACKLOG)
+        self._soon: queues.Queue[Message | None] = queues.Queue(_BACKLOG)
         self._sender: threading.Thread | None = None
         self._closing = threading.Event()
         self._lock = threading.Lock()
@@ -51,11 +52,11 @@ class Dispatcher:
                 retry=Retry(NoBackoff(), 0),
             )
 
-    def enqueue(self, job_id: str, queue: str, priority: int) -> bool:
+    def enqueue(self, message: Message) -> bool:
         """Whether the broker took the message; takes 2 s at most."""
-        return self._app is not None and broker.enqueue(self._app, job_id, queue, priority)
+        return self._app is not None and broker.enqueue(self._app, message)
 
-    def enqueue_soon(self, job_id: str, queue: str, priority: int) -> None:
+    def enqueue_soon(self, message: Message) -> None:
         """Like `enqueue`, on a background thread; dropped if that cannot keep up or stops."""
         if self._app is None:
             return
@@ -66,15 +67,15 @@ class Dispatcher:
                 )
                 self._sender.start()
         try:
-            self._soon.put_nowait((job_id, queue, priority))
+            self._soon.put_nowait(message)
         except queues.Full:
-            log.debug("message.left_to_reconciler", job_id=job_id)
+            log.debug("message.left_to_reconciler", kind=message.kind, id=message.id)
 
     def _send_queued(self) -> None:
         while (message := self._soon.get()) is not None:
             begun = time.thread_time()
-            if not self.enqueue(*message):
-                log.warning("broker.unreachable", job_id=message[0])
+            if not self.enqueue(message):
+                log.warning("broker.unreachable", kind=message.kind, id=message.id)
             pause = (time.thread_time() - begun) * (1 / _CPU_SHARE - 1)
             self._closing.wait(min(pause, _LONGEST_PAUSE))
 

@@ -5,19 +5,18 @@ a file that was just uploaded is there for the job that is about to name it.
 """
 
 import os
-import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import structlog
-from sqlalchemy.exc import SQLAlchemyError
 
 from service import locked_folder
 from service.contract import prepared_data, project_cache
 from service.errors import UploadInUseError, UploadNotFoundError
 from service.jobs import disk_space, removal
+from service.jobs.background_loop import BackgroundLoop
 from service.settings import Settings
 from service.store import (
     audit,
@@ -85,22 +84,14 @@ def prune(items: Iterable[Item], limits: Limits, remove: Callable[[Item], bool])
     return gone
 
 
-class Retention:
-    """Any number may run at once: every removal is idempotent."""
+class Retention(BackgroundLoop):
+    name = "retention"
 
     def __init__(self, database: Database, settings: Settings) -> None:
+        super().__init__(settings.retention_sweep_seconds)
         self._database = database
         self._settings = settings
         self._sizes: dict[EndedJob, int] = {}
-
-    def run(self, stop: threading.Event) -> None:
-        """Step until `stop` is set; a database or disk that fails is tried again."""
-        while not stop.is_set():
-            try:
-                self.step()
-            except (SQLAlchemyError, OSError) as error:
-                log.warning("retention.failed", error=str(error))
-            stop.wait(self._settings.retention_sweep_seconds)
 
     def step(self) -> None:
         """All kinds once; first the folders that earlier runs scheduled for removal."""
@@ -124,8 +115,8 @@ class Retention:
             stored = quotas.all_stored_bytes(session)
             usage.note_bytes(session, stored, jobs.clock(session))
             audit.forget(session, self._settings.audit_days)
-            preview_claims.forget(session)
-            prediction_claims.forget(session)
+            preview_claims.LEASES.forget(session)
+            prediction_claims.LEASES.forget(session)
             deliveries.forget(session)
 
     # ---- workspaces ---------------------------------------------------------------------------

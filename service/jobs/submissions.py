@@ -93,7 +93,7 @@ class Submissions:
         else:
             made = self._group.run(new)
         if made.job is not None:
-            self._dispatcher.enqueue_soon(made.job_id, made.job.queue, made.job.priority)
+            self._dispatcher.enqueue_soon(jobs.message(made.job))
         return made
 
     def earlier(self, project_id: str, key: str, request_sha256: str) -> str | None:

@@ -4,7 +4,6 @@ Any number of reconcilers may do it at once, and each may be killed at any time:
 version of its search in one transaction, or nothing.
 """
 
-import threading
 from collections import OrderedDict
 from typing import Final
 
@@ -15,8 +14,8 @@ from service.contract.failures import Failure, FailureCode
 from service.contract.states import ENDED, JobState
 from service.errors import DomainError, QuotaExceededError
 from service.jobs import removal
+from service.jobs.background_loop import BackgroundLoop
 from service.jobs.dispatch import Dispatcher
-from service.jobs.reconciler import Outage
 from service.searches.decide import decide
 from service.searches.memory import Memory, Refusals
 from service.searches.write import StaleError, send, write
@@ -35,8 +34,10 @@ _WAIT_SECONDS: Final = 10.0
 _BUG_SECONDS: Final = 60.0
 
 
-class SearchRunner:
+class SearchRunner(BackgroundLoop):
     """A thread of the reconciler's: a slow suggestion must not delay the repair of leases."""
+
+    name = "searches"
 
     def __init__(
         self,
@@ -45,25 +46,12 @@ class SearchRunner:
         settings: Settings,
         refusals: Refusals,
     ) -> None:
+        super().__init__(settings.reconcile_seconds)
         self._database = database
         self._dispatcher = dispatcher
         self._settings = settings
         self._refusals = refusals
         self._memories: OrderedDict[str, Memory] = OrderedDict()
-        self._outage = Outage("database")
-
-    def run(self, stop: threading.Event) -> None:
-        """Step until `stop` is set; an outage of the database only slows it down."""
-        wait = 0.0
-        while not stop.wait(wait):
-            wait = self._settings.reconcile_seconds
-            try:
-                self.step()
-            except SQLAlchemyError as error:
-                self._memories.clear()
-                wait = self._outage.happened(str(error.__cause__ or error), wait)
-            else:
-                self._outage.over()
 
     def step(self) -> None:
         """Look once at every search that has not ended."""

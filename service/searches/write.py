@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from sqlalchemy.orm import Session
 
 from service.contract.failures import Failure
-from service.contract.routing import CPU_QUEUE
+from service.contract.routing import CPU_QUEUE, Message
 from service.contract.search.states import TrialState
 from service.contract.states import ENDED, JobState
 from service.jobs import commands, submissions
@@ -16,7 +16,6 @@ from service.searches.plan import NewReport, NewTrial, Plan
 from service.settings import Settings
 from service.store import jobs, search_trials, searches, user_actions
 from service.store.database import db_now
-from service.store.jobs import Message
 from service.store.models import JobRow, SearchReportRow, SearchRow, SearchTrialRow
 from service.store.scope import EVERYTHING, Scope
 
@@ -103,11 +102,7 @@ def _make_jobs(session: Session, row: SearchRow, plan: Plan) -> list[Message]:
     if not new:
         return []
     made = submissions.insert(session, new, due_in=0.0)
-    return [
-        Message(each.job.id, each.job.queue, each.job.priority)
-        for each in made
-        if each.job is not None
-    ]
+    return [jobs.message(each.job) for each in made if each.job is not None]
 
 
 def _act_on_jobs(session: Session, plan: Plan) -> list[Message]:
@@ -119,12 +114,12 @@ def _act_on_jobs(session: Session, plan: Plan) -> list[Message]:
     for job_id in sorted(plan.resume):
         row = jobs.lock(session, EVERYTHING, job_id)
         if row is not None and user_actions.resume(session, row) is JobState.QUEUED:
-            messages.append(Message(row.id, row.queue, row.priority))
+            messages.append(jobs.message(row))
     for job_id, failure in sorted(plan.cancel, key=lambda each: each[0]):
         row = jobs.lock(session, EVERYTHING, job_id)
         if row is not None and _is_cancelled(session, row, failure):
             # If the job has a run in MLflow already, a worker ends it too.
-            messages.append(Message(row.id, CPU_QUEUE, row.priority))
+            messages.append(jobs.message(row, CPU_QUEUE))
     return messages
 
 
@@ -138,4 +133,4 @@ def _is_cancelled(session: Session, row: JobRow, failure: Failure) -> bool:
 def send(dispatcher: Dispatcher, messages: Sequence[Message]) -> None:
     """The reconciler sends what the broker does not take."""
     for message in messages:
-        dispatcher.enqueue_soon(message.job_id, message.queue, message.priority)
+        dispatcher.enqueue_soon(message)

@@ -4,22 +4,21 @@ As with a job, an epoch fences every write of a claim. What a job has besides (s
 events) these have not: a row that is late fails, and one whose worker was lost is queued again.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Generic, Protocol, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Protocol
 
 from sqlalchemy import ColumnElement, delete, select, update
 from sqlalchemy.orm import Session
 
 from service.contract.failures import Failure
+from service.contract.routing import Message, MessageKind
+from service.store import jobs
+from service.store.brief_requests import QUEUED, RUNNING, Row
 from service.store.database import db_now
-from service.store.models import PredictionRow, PreviewRow
+from service.store.fleet import Fleet
 
-Row = TypeVar("Row", PreviewRow, PredictionRow)
-
-# `PreviewState` and `PredictionState` spell these alike.
-_QUEUED: Final = "queued"
-_RUNNING: Final = "running"
+MOST_CRASHES: Final = 3
 _FAILED: Final = "failed"
 
 
@@ -34,6 +33,16 @@ class Claimed(Protocol):
 @dataclass(frozen=True)
 class BriefLeases(Generic[Row]):
     table: type[Row]
+    kind: MessageKind
+    messages: Callable[[Session, Sequence[str], Fleet], list[Message]]
+    """That wake workers for the rows with these ids."""
+    crashes: ColumnElement[int]
+    """Claims that ended because a process did, if that of a running row has too."""
+    no_worker: Failure
+    too_slow: Failure
+    lost_too_often: Failure
+    when_lost: Mapping[str, Any] = field(default_factory=dict)
+    """Values of a row whose worker was lost."""
 
     # ---- the worker -----------------------------------------------------------------------------
 
@@ -44,9 +53,9 @@ class BriefLeases(Generic[Row]):
         table = self.table
         return session.scalars(
             update(table)
-            .where(table.id == row_id, table.state == _QUEUED, table.deadline_at > db_now())
+            .where(table.id == row_id, table.state == QUEUED, table.deadline_at > db_now())
             .values(
-                state=_RUNNING,
+                state=RUNNING,
                 epoch=table.epoch + 1,
                 worker_id=worker_id,
                 lease_until=db_now(lease_seconds),
@@ -55,54 +64,87 @@ class BriefLeases(Generic[Row]):
             execution_options={"synchronize_session": False, "populate_existing": True},
         ).one_or_none()
 
-    def change(self, session: Session, claimed: Claimed, **values: Any) -> bool:
+    def renew(
+        self, session: Session, claimed: Claimed, lease_seconds: float, **written: Any
+    ) -> bool:
+        """Renew the lease, and write these columns; False: the claim is lost."""
+        return self._change(session, claimed, lease_until=db_now(lease_seconds), **written)
+
+    def release(
+        self, session: Session, claimed: Claimed, again_in: float = 0.0, **written: Any
+    ) -> bool:
+        """Let a worker have it, at once or so many seconds later; False: the claim is lost."""
+        return self._change(session, claimed, **_released(again_in), **written)
+
+    def end(self, session: Session, claimed: Claimed, failure: Failure | None, result: Any) -> bool:
+        """Write the result, or why there is none; False: the claim is lost, and nothing was
+        written."""
+        return self._change(
+            session,
+            claimed,
+            state="succeeded" if failure is None else _FAILED,
+            failure=None if failure is None else jobs.jsonable(failure.model_dump(mode="json")),
+            result=jobs.jsonable(result),
+            ended_at=db_now(),
+            lease_until=None,
+        )
+
+    def _change(self, session: Session, claimed: Claimed, **values: Any) -> bool:
         """Write to a row that is claimed; False: the claim is lost, and nothing was written."""
         table = self.table
         found = session.scalar(
             update(table)
-            .where(table.id == claimed.id, table.epoch == claimed.epoch, table.state == _RUNNING)
+            .where(table.id == claimed.id, table.epoch == claimed.epoch, table.state == RUNNING)
             .values(**values)
             .returning(table.id),
             execution_options={"synchronize_session": False},
         )
         return found is not None
 
-    @staticmethod
-    def released(again_in: float = 0.0) -> dict[str, Any]:
-        """Values of a row that any worker may claim, told so in `again_in` seconds."""
-        return {"state": _QUEUED, "lease_until": None, "next_publish_at": db_now(again_in)}
-
     # ---- the reconciler -------------------------------------------------------------------------
 
-    def due(self, session: Session, limit: int) -> Sequence[str]:
-        """Queued rows whose message is to be sent, the oldest first."""
+    def due(self, session: Session, limit: int, alive_seconds: float) -> list[Message]:
+        """Messages of queued rows that are to be sent, the oldest first."""
         table = self.table
-        is_due = (table.state == _QUEUED) & (table.next_publish_at <= db_now())
-        return session.scalars(select(table.id).where(is_due).order_by(table.id).limit(limit)).all()
+        is_due = (table.state == QUEUED) & (table.next_publish_at <= db_now())
+        ids = session.scalars(select(table.id).where(is_due).order_by(table.id).limit(limit)).all()
+        if not ids:
+            return []
+        return self.messages(session, ids, Fleet.read(session.connection(), alive_seconds))
 
     def mark_sent(self, session: Session, row_ids: Sequence[str], again_in: float) -> None:
         sent = update(self.table).where(self.table.id.in_(row_ids))
         session.execute(sent.values(next_publish_at=db_now(again_in)))
 
     @property
-    def is_late(self) -> ColumnElement[bool]:
+    def _is_late(self) -> ColumnElement[bool]:
         """Has not ended by its deadline."""
-        return self.table.state.in_((_QUEUED, _RUNNING)) & (self.table.deadline_at <= db_now())
+        return self.table.state.in_((QUEUED, RUNNING)) & (self.table.deadline_at <= db_now())
 
     @property
-    def is_unclaimed(self) -> ColumnElement[bool]:
-        return self.table.state == _QUEUED
-
-    @property
-    def is_lost(self) -> ColumnElement[bool]:
+    def _is_lost(self) -> ColumnElement[bool]:
         """Its worker does not renew the lease."""
-        return (self.table.state == _RUNNING) & (self.table.lease_until <= db_now())
+        return (self.table.state == RUNNING) & (self.table.lease_until <= db_now())
 
     def has_stuck(self, session: Session) -> bool:
-        stuck = select(self.table.id).where(self.is_late | self.is_lost)
+        """Whether `recover` has anything to do."""
+        stuck = select(self.table.id).where(self._is_late | self._is_lost)
         return session.scalar(stuck.limit(1)) is not None
 
-    def fail(self, session: Session, condition: ColumnElement[bool], failure: Failure) -> list[str]:
+    def recover(self, session: Session) -> list[str]:
+        """End those that are late, or whose workers were lost too often; queue the others whose
+        worker was lost. Returns their ids."""
+        is_unclaimed = self._is_late & (self.table.state == QUEUED)
+        has_crashed = self._is_lost & (self.crashes >= MOST_CRASHES)
+        again = update(self.table).where(self._is_lost).values(**_released(), **self.when_lost)
+        found = self._fail(session, is_unclaimed, self.no_worker)
+        found += self._fail(session, self._is_late, self.too_slow)
+        found += self._fail(session, has_crashed, self.lost_too_often)
+        return found + list(session.scalars(again.returning(self.table.id)))
+
+    def _fail(
+        self, session: Session, condition: ColumnElement[bool], failure: Failure
+    ) -> list[str]:
         """The ids of those that have failed."""
         ended = update(self.table).where(condition)
         ended = ended.values(
@@ -113,12 +155,12 @@ class BriefLeases(Generic[Row]):
         )
         return list(session.scalars(ended.returning(self.table.id)))
 
-    def release_lost(self, session: Session, **values: Any) -> list[str]:
-        """Queue again those whose worker was lost; their ids."""
-        again = update(self.table).where(self.is_lost).values(**values, **self.released())
-        return list(session.scalars(again.returning(self.table.id)))
-
     def forget(self, session: Session) -> int:
         """Remove the rows that have expired; how many they were."""
         gone = delete(self.table).where(self.table.expires_at <= db_now())
         return len(session.scalars(gone.returning(self.table.id)).all())
+
+
+def _released(again_in: float = 0.0) -> dict[str, Any]:
+    """Values of a row that any worker may claim; a message says so in `again_in` seconds."""
+    return {"state": QUEUED, "lease_until": None, "next_publish_at": db_now(again_in)}

@@ -271,12 +271,10 @@ def settle_all(session: Session, outcomes: Iterable[Outcome], jitter: Callable[[
     Each locks its delivery and then its endpoint. Other senders, `webhooks.remove` and a new key
     of the secrets lock in the same order: none of them waits for one that waits for it.
     """
-    for outcome in sorted(outcomes, key=_lock_order):
+    for outcome in sorted(
+        outcomes, key=lambda each: (each.claimed.webhook_id or "", each.claimed.id)
+    ):
         settle(session, outcome, jitter())
-
-
-def _lock_order(outcome: Outcome) -> tuple[str, str]:
-    return outcome.claimed.webhook_id or "", outcome.claimed.id
 
 
 def settle(session: Session, outcome: Outcome, jitter: float) -> DeliveryState | None:

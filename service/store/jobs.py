@@ -28,7 +28,7 @@ from sqlalchemy.orm import Session
 
 from service.contract.events import Notice
 from service.contract.failures import Failure, FailureCode
-from service.contract.routing import queue_for
+from service.contract.routing import Message, MessageKind, queue_for
 from service.contract.spec import SPEC_VERSION, JobSpec
 from service.contract.states import ENDED, STAGE_ORDER, TRANSITIONS, JobState, Stage
 from service.store import usage, wake_ups, webhook_outbox
@@ -42,15 +42,6 @@ _CLOCK: Final = select(db_now())
 _INSERT_JOB: Final = insert_into(JobRow.__table__)  # type: ignore[arg-type]
 _INSERT_EVENT: Final = insert_into(EventRow.__table__)  # type: ignore[arg-type]
 _INSERT_LABEL: Final = insert_into(JobLabelRow.__table__)  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True)
-class Message:
-    """A wake-up message to be sent: "job J may be ready"."""
-
-    job_id: str
-    queue: str
-    priority: int
 
 
 def new_job_id() -> str:
@@ -119,7 +110,10 @@ def insert_all(
         origin = {name: origin for name, origin in origins.items() if origin is not None}
         submitted.append((row, _next_event(row, "submitted", said | origin, now)))
         events.append(submitted[-1][1])
-        events += [_next_event(row, "notice", _of_notice(notice), now) for notice in one.notices]
+        events += [
+            _next_event(row, "notice", {"message": each.message, "data": each.data}, now)
+            for each in one.notices
+        ]
         rows.append(row)
     labels = [
         {"key": key, "value": value, "job_id": one.job_id}
@@ -134,10 +128,6 @@ def insert_all(
         connection.execute(_INSERT_LABEL, labels)
     webhook_outbox.add_all(session, submitted, now)
     return rows
-
-
-def _of_notice(notice: Notice) -> dict[str, Any]:
-    return {"message": notice.message, "data": notice.data}
 
 
 def _columns(row: Base) -> dict[str, Any]:
@@ -271,6 +261,11 @@ CANCELLED = Failure.of(FailureCode.CANCELLED, "Cancelled on request.")
 # ---- the outbox -------------------------------------------------------------------------------
 
 
+def message(job: JobRow, queue: str | None = None) -> Message:
+    """Without `queue`, for a worker of the job's own."""
+    return Message(MessageKind.JOB, job.id, queue or job.queue, job.priority)
+
+
 def due(session: Session, limit: int) -> list[Message]:
     """Queued jobs whose message is due (again), in the order they should start."""
     now = db_now()
@@ -282,7 +277,7 @@ def due(session: Session, limit: int) -> list[Message]:
         .order_by(JobRow.priority, JobRow.queued_at, JobRow.id)
         .limit(limit)
     )
-    return [Message(*row) for row in session.execute(query)]
+    return [Message(MessageKind.JOB, *row) for row in session.execute(query)]
 
 
 def waits_in(session: Session, job_id: str) -> str | None:
@@ -297,7 +292,7 @@ def message_if_due(session: Session, job_id: str) -> Message | None:
         JobRow.id == job_id, JobRow.state == JobState.QUEUED, JobRow.not_before <= db_now()
     )
     found = session.execute(query).one_or_none()
-    return None if found is None else Message(*found)
+    return None if found is None else Message(MessageKind.JOB, *found)
 
 
 def mark_sent(session: Session, job_ids: list[str], again_in: float) -> None:

@@ -11,8 +11,6 @@ from sqlalchemy.orm import Session
 from service.store.database import db_now
 from service.store.models import JobRow, MlflowRemovalRow
 
-_PREFIX: Final = "run-"
-"""Of the ids in messages."""
 _UPLOAD_SECONDS: Final = 300.0
 """A worker that was still sending the job's files may send one for so long after the job's end."""
 
@@ -27,18 +25,6 @@ class Removal:
     scheduled_at: datetime
     seconds: float
     """Since then."""
-
-
-def is_id(text: str) -> bool:
-    return text.startswith(_PREFIX)
-
-
-def message_id(run_id: str) -> str:
-    return f"{_PREFIX}{run_id}"
-
-
-def run_of(message: str) -> str:
-    return message.removeprefix(_PREFIX)
 
 
 def schedule(
@@ -57,20 +43,20 @@ def schedule(
 
 
 def due(session: Session, limit: int) -> list[str]:
-    """Ids for messages, the longest due first."""
+    """Ids of runs, the longest due first."""
     query = (
         select(MlflowRemovalRow.run_id)
         .where(MlflowRemovalRow.retry_at <= db_now())
         .order_by(MlflowRemovalRow.retry_at)
         .limit(limit)
     )
-    return [message_id(run_id) for run_id in session.scalars(query)]
+    return list(session.scalars(query))
 
 
-def postpone(session: Session, message_ids: list[str], seconds: float) -> None:
+def postpone(session: Session, run_ids: list[str], seconds: float) -> None:
     session.execute(
         update(MlflowRemovalRow)
-        .where(MlflowRemovalRow.run_id.in_([run_of(each) for each in message_ids]))
+        .where(MlflowRemovalRow.run_id.in_(run_ids))
         .values(retry_at=db_now(seconds)),
         execution_options={"synchronize_session": False},
     )

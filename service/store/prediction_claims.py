@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -14,17 +14,40 @@ from service.contract.predictions import (
     PredictionResult,
     PredictionState,
 )
-from service.contract.routing import gpus_of
+from service.contract.routing import MessageKind, gpus_of
 from service.contract.states import HELD, Stage
 from service.store import claims, jobs, predictions
-from service.store.brief_leases import BriefLeases
+from service.store.brief_leases import MOST_CRASHES, BriefLeases
 from service.store.database import db_now
-from service.store.fleet import Fleet
 from service.store.models import JobRow, PredictionRow, WorkerRow
 from service.store.scope import Scope
 
-MOST_CRASHES: Final = 3
-_leases: Final = BriefLeases(PredictionRow)
+LEASES: Final = BriefLeases(
+    PredictionRow,
+    MessageKind.PREDICTION,
+    predictions.messages,
+    crashes=PredictionRow.crashes + 1,
+    when_lost={"crashes": PredictionRow.crashes + 1},
+    no_worker=Failure.of(
+        FailureCode.TIMEOUT,
+        f"No worker was free to answer within {DEADLINE_SECONDS:.0f} s: trainings come first.",
+        action="Try again when a training has ended (`finetune workers` shows what workers do), or "
+        "have the operator start a worker with `finetune worker --queues predict`, or allow "
+        "answers on the CPU meanwhile (FINETUNE_PREDICTION_CPU_BYTES).",
+    ),
+    too_slow=Failure.of(
+        FailureCode.TIMEOUT,
+        f"The answer was not ready within {DEADLINE_SECONDS:.0f} s.",
+        action="Ask for fewer tokens or rows, or run a job with `mode: predict`, which has more "
+        "time.",
+    ),
+    lost_too_often=Failure.of(
+        FailureCode.CRASH_LIMIT,
+        f"{MOST_CRASHES} workers in a row ended while they answered.",
+        action="Find the reason in the workers' logs, and in the memory of their machines. Then "
+        "try again.",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -81,7 +104,7 @@ def claim(
     session: Session, prediction_id: str, worker_id: str, lease_seconds: float
 ) -> PredictionClaim | None:
     """Claim a queued prediction; None: somebody else has it, or it has ended."""
-    row = _leases.claim(session, prediction_id, worker_id, lease_seconds)
+    row = LEASES.claim(session, prediction_id, worker_id, lease_seconds)
     if row is None:
         return None
     return PredictionClaim(
@@ -96,43 +119,30 @@ def claim(
     )
 
 
+release = LEASES.release
+
+
 def renew(
     session: Session, claimed: PredictionClaim, lease_seconds: float, texts: list[str] | None = None
 ) -> bool:
     """Renew the lease, and write how far the `texts` are; False: the claim is lost, perhaps because
     the user has cancelled the prediction."""
-    written: dict[str, Any] = {} if texts is None else {"texts": texts}
-    return _leases.change(session, claimed, lease_until=db_now(lease_seconds), **written)
-
-
-def release(session: Session, claimed: PredictionClaim, again_in: float = 0.0) -> bool:
-    """Let a worker have it, at once or so many seconds later."""
-    return _leases.change(session, claimed, **_leases.released(again_in))
+    written = {} if texts is None else {"texts": texts}
+    return LEASES.renew(session, claimed, lease_seconds, **written)
 
 
 def crashed(session: Session, claimed: PredictionClaim, failure: Failure) -> bool:
     """Its process has ended: another try, or the failure if there were too many."""
     if claimed.crashes + 1 >= MOST_CRASHES:
         return end(session, claimed, failure)
-    return _leases.change(session, claimed, crashes=PredictionRow.crashes + 1, **_leases.released())
+    return release(session, claimed, crashes=PredictionRow.crashes + 1)
 
 
 def end(session: Session, claimed: PredictionClaim, ended: PredictionResult | Failure) -> bool:
     """Write the result, or why there is none; False: the claim is lost, and nothing was written."""
-    result, failure = None, None
     if isinstance(ended, Failure):
-        failure = jobs.jsonable(ended.model_dump(mode="json"))
-    else:
-        result = jobs.jsonable(ended.model_dump(mode="json"))
-    return _leases.change(
-        session,
-        claimed,
-        state=PredictionState.SUCCEEDED if failure is None else PredictionState.FAILED,
-        failure=failure,
-        result=result,
-        ended_at=db_now(),
-        lease_until=None,
-    )
+        return LEASES.end(session, claimed, ended, None)
+    return LEASES.end(session, claimed, None, ended.model_dump(mode="json"))
 
 
 # ---- trainings, which come first --------------------------------------------------------------
@@ -164,69 +174,3 @@ def trains_on(session: Session, hostname: str) -> bool:
 def job_waits(session: Session, queues: Sequence[str]) -> bool:
     """Whether a worker that serves these queues, and has no GPU free, could take a job."""
     return any(claims.first_of_projects(session, queue, 0) for queue in queues)
-
-
-# ---- the reconciler -----------------------------------------------------------------------------
-
-
-def due(session: Session, limit: int, alive_seconds: float) -> list[jobs.Message]:
-    """Messages of queued predictions that are to be sent, the oldest first."""
-    prediction_ids = _leases.due(session, limit)
-    if not prediction_ids:
-        return []
-    return predictions.messages(prediction_ids, Fleet.read(session.connection(), alive_seconds))
-
-
-def mark_sent(session: Session, prediction_ids: Sequence[str], again_in: float) -> None:
-    _leases.mark_sent(session, prediction_ids, again_in)
-
-
-def has_stuck(session: Session) -> bool:
-    """Whether `recover` has anything to do."""
-    return _leases.has_stuck(session)
-
-
-def recover(session: Session) -> list[str]:
-    """End those that are late, or whose workers were lost too often; queue the others whose worker
-    was lost. Returns their ids."""
-    is_late, is_lost = _leases.is_late, _leases.is_lost
-    has_crashed = is_lost & (PredictionRow.crashes + 1 >= MOST_CRASHES)
-    return [
-        *_leases.fail(session, is_late & _leases.is_unclaimed, _no_worker()),
-        *_leases.fail(session, is_late, too_slow()),
-        *_leases.fail(session, has_crashed, _lost_too_often()),
-        *_leases.release_lost(session, crashes=PredictionRow.crashes + 1),
-    ]
-
-
-def forget(session: Session) -> int:
-    """Remove the rows that have expired; how many they were."""
-    return _leases.forget(session)
-
-
-def too_slow() -> Failure:
-    return Failure.of(
-        FailureCode.TIMEOUT,
-        f"The answer was not ready within {DEADLINE_SECONDS:.0f} s.",
-        action="Ask for fewer tokens or rows, or run a job with `mode: predict`, which has more "
-        "time.",
-    )
-
-
-def _no_worker() -> Failure:
-    return Failure.of(
-        FailureCode.TIMEOUT,
-        f"No worker was free to answer within {DEADLINE_SECONDS:.0f} s: trainings come first.",
-        action="Try again when a training has ended (`finetune workers` shows what workers do), or "
-        "have the operator start a worker with `finetune worker --queues predict`, or allow "
-        "answers on the CPU meanwhile (FINETUNE_PREDICTION_CPU_BYTES).",
-    )
-
-
-def _lost_too_often() -> Failure:
-    return Failure.of(
-        FailureCode.CRASH_LIMIT,
-        f"{MOST_CRASHES} workers in a row ended while they answered.",
-        action="Find the reason in the workers' logs, and in the memory of their machines. Then "
-        "try again.",
-    )

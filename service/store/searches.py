@@ -53,11 +53,6 @@ def new_id() -> str:
     return f"{_PREFIX}{time.time_ns():016x}{secrets.token_hex(8)}"
 
 
-def is_id(text: str) -> bool:
-    """Whether a message is about a search."""
-    return text.startswith(_PREFIX)
-
-
 def insert(
     session: Session,
     project_id: str,

@@ -59,12 +59,10 @@ def newest_first(
             .limit(limit + 1)
         )
     )
-    rows: list[EventRow | MetricRow] = list(merge(events, metrics, key=_age, reverse=True))
+    rows: list[EventRow | MetricRow] = list(
+        merge(events, metrics, key=lambda row: (row.at, isinstance(row, EventRow)), reverse=True)
+    )
     return rows[:limit], len(rows) > limit
-
-
-def _age(row: EventRow | MetricRow) -> tuple[datetime, bool]:
-    return row.at, isinstance(row, EventRow)
 
 
 _Bounds = tuple[list[ColumnElement[bool]], list[ColumnElement[bool]]]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from sqlalchemy import ColumnElement, delete, func, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from service.errors import (
@@ -82,7 +82,11 @@ def create(session: Session, project: str, new: NewUpload) -> UploadRow:
     owner = quotas.locked(session, project)
     if owner.archived_at is not None:
         raise projects.archived_error(owner.name)
-    is_open = (UploadRow.project_id == project, UploadRow.state.in_(_OPEN), _unexpired())
+    is_open = (
+        UploadRow.project_id == project,
+        UploadRow.state.in_(_OPEN),
+        UploadRow.expires_at > db_now(),
+    )
     if (session.scalar(select(func.count()).where(*is_open)) or 0) >= MOST_OPEN:
         raise TooManyOpenUploadsError(
             f"The project {owner.name} may have {MOST_OPEN} open uploads. Complete or cancel one."
@@ -103,10 +107,6 @@ def create(session: Session, project: str, new: NewUpload) -> UploadRow:
     session.flush()
     session.refresh(row)
     return row
-
-
-def _unexpired() -> ColumnElement[bool]:
-    return UploadRow.expires_at > db_now()
 
 
 def _locked(session: Session, scope: Scope, upload_id: str) -> UploadRow:

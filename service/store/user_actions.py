@@ -83,14 +83,10 @@ def retry(session: Session, row: JobRow, stage: Stage, missing: Sequence[str]) -
     keeps_progress = is_follow_up or stage is Stage.PUBLISH
     values = follow_ups.again(session, row, stage, keeps_progress=keeps_progress)
     if not is_follow_up:
-        values["results"] = _results_before(stage, row.results)
+        kept = {Stage.PREPARE, *STAGE_ORDER[: STAGE_ORDER.index(stage)]}
+        values["results"] = {name: each for name, each in row.results.items() if name in kept}
     jobs.move(session, row.id, JobState(row.state), JobState.QUEUED, "retried", data=data, **values)
     return JobState.QUEUED
-
-
-def _results_before(stage: Stage, results: dict[str, Any]) -> dict[str, Any]:
-    kept = {Stage.PREPARE, *STAGE_ORDER[: STAGE_ORDER.index(stage)]}
-    return {name: result for name, result in results.items() if name in kept}
 
 
 def remove(session: Session, row: JobRow) -> str:

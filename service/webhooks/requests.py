@@ -59,7 +59,8 @@ class Requests:
             # A later try would end alike. A name's address, which is checked below, may change.
             return Outcome(claimed, error=_short(f"the URL is not allowed: {error}"), is_final=True)
         try:
-            body = self._body(claimed)
+            # The same text at each try.
+            body = json.dumps(self._absolute(claimed.payload), separators=(",", ":"))
             signed = signatures.headers(
                 claimed.event_id, body, self._opened(claimed), datetime.now(UTC)
             )
@@ -79,10 +80,6 @@ class Requests:
         if not claimed.secrets:
             raise SecretUnreadableError("the secret that signs was deleted")
         return [self._box.open(claimed.project, one.name, one.content) for one in claimed.secrets]
-
-    def _body(self, claimed: Claimed) -> str:
-        """The same text at each try."""
-        return json.dumps(self._absolute(claimed.payload), separators=(",", ":"))
 
     def _absolute(self, payload: dict[str, Any]) -> dict[str, Any]:
         urls = payload["data"].get("urls")

@@ -10,6 +10,7 @@ from typing import Final
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
+from service.jobs.background_loop import BackgroundLoop
 from service.settings import Settings
 from service.store import deliveries
 from service.store.database import Database
@@ -24,19 +25,21 @@ MOST_OF_PROJECT: Final = 16
 """Half of all: one project's slow receivers leave room for the others."""
 _MOST_REMEMBERED: Final = 10_000
 """Receivers whose last try failed; beyond that those in specs are forgotten."""
-_OUTAGE_SECONDS: Final = 5.0
 _GATHERING_SECONDS: Final = 0.01
 """Outcomes that come so close together are written in one transaction."""
 _LAST_SECONDS: Final = 3.0
 """For what is on its way when the sender stops."""
 
 
-class WebhookSender:
-    """Any number may run at once: a delivery is one sender's until its lease ends."""
+class WebhookSender(BackgroundLoop):
+    """A delivery is one sender's until its lease ends."""
+
+    name = "webhooks"
 
     def __init__(
         self, database: Database, settings: Settings, requests: Requests | None = None
     ) -> None:
+        super().__init__(period=0.0)  # a step waits for outcomes itself
         self._database = database
         self._poll_seconds = settings.reconcile_seconds
         self._requests = requests or Requests(settings)
@@ -49,21 +52,13 @@ class WebhookSender:
     def run(self, stop: threading.Event) -> None:
         """Send until `stop` is set. What is on its way then is written if it ends soon; the rest is
         sent again after its lease."""
-        wait = 0.0
-        while not stop.is_set():
-            self._gather(wait)
-            wait = self._poll_seconds
-            try:
-                self._round()
-            except SQLAlchemyError as error:
-                log.warning("webhook.database_failed", error=str(error.__cause__ or error))
-                stop.wait(_OUTAGE_SECONDS)
-            except Exception:
-                # The process has other work, and would run on with nothing sent.
-                log.exception("webhook.round_failed")
-                stop.wait(_OUTAGE_SECONDS)
+        super().run(stop)
         self._finish()
         self._requests.close()
+
+    def step(self) -> None:
+        self._round()
+        self._gather(self._poll_seconds)
 
     def _round(self) -> None:
         """Write what has ended and claim as much again, in one transaction."""

@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 import redis
 
+from service.contract.routing import Message, MessageKind
 from service.jobs.dispatch import Dispatcher
 from service.settings import Settings
 from tests.support import services
@@ -25,24 +26,28 @@ def dispatcher(url: str) -> Dispatcher:
     return Dispatcher(Settings(redis_url=url))
 
 
+def of_job(job_id: str, queue: str = "cpu", priority: int = 5) -> Message:
+    return Message(MessageKind.JOB, job_id, queue, priority)
+
+
 class TestWake:
-    def test_the_message_is_json_by_name_and_holds_the_id_only(
+    def test_the_message_is_json_by_name_and_holds_kind_and_id_only(
         self, broker_url: str, client: redis.Redis
     ) -> None:
         sender = dispatcher(broker_url)
-        assert sender.enqueue("job-1", "gpu", 0)
+        assert sender.enqueue(of_job("job-1", "gpu", 0))
         sender.close()
         sent = client.lindex("gpu", 0)
         assert sent is not None
         message = json.loads(sent)
         assert message["headers"]["task"] == "worker.run.wake"
         assert message["content-type"] == "application/json"
-        assert message["headers"]["argsrepr"] == "['job-1']"
+        assert message["headers"]["argsrepr"] == "['job', 'job-1']"
         assert message["properties"]["priority"] == 0
 
     def test_each_priority_has_its_list(self, broker_url: str, client: redis.Redis) -> None:
         sender = dispatcher(broker_url)
-        assert all(sender.enqueue("job-1", "cpu", priority) for priority in range(10))
+        assert all(sender.enqueue(of_job("job-1", "cpu", priority)) for priority in range(10))
         sender.close()
         lists = ["cpu", *(f"cpu:{priority}" for priority in range(1, 10))]
         assert [client.llen(name) for name in lists] == [1] * 10
@@ -50,7 +55,7 @@ class TestWake:
     def test_nobody_listens(self) -> None:
         sender = dispatcher(f"redis://127.0.0.1:{services.free_port()}/0")
         started = time.monotonic()
-        assert not sender.enqueue("job-1", "cpu", 5)
+        assert not sender.enqueue(of_job("job-1"))
         assert not sender.ping()
         assert time.monotonic() - started < 2
         sender.close()
@@ -59,7 +64,7 @@ class TestWake:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             sender = dispatcher(f"redis://127.0.0.1:{silent.getsockname()[1]}/0")
             started = time.monotonic()
-            assert not sender.enqueue("job-1", "cpu", 5)
+            assert not sender.enqueue(of_job("job-1"))
             assert time.monotonic() - started < 2
             started = time.monotonic()
             assert not sender.ping()
@@ -69,14 +74,14 @@ class TestWake:
     def test_continues_after_a_restart_of_the_broker(self) -> None:
         with services.broker(services.valkey_binary()) as url:
             sender = dispatcher(url)
-            assert sender.enqueue("job-1", "cpu", 5)
+            assert sender.enqueue(of_job("job-1"))
             assert sender.ping()
             client = redis.Redis.from_url(url)
             client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-            assert sender.enqueue("job-2", "cpu", 5)
+            assert sender.enqueue(of_job("job-2"))
             assert sender.ping()
             client.close()
-        assert not sender.enqueue("job-3", "cpu", 5)
+        assert not sender.enqueue(of_job("job-3"))
         assert not sender.ping()
         sender.close()
 
@@ -84,7 +89,7 @@ class TestWake:
         sender = dispatcher(broker_url)
         sent: list[bool] = []
         threads = [
-            threading.Thread(target=lambda: sent.append(sender.enqueue("job-1", "cpu", 5)))
+            threading.Thread(target=lambda: sent.append(sender.enqueue(of_job("job-1"))))
             for _ in range(16)
         ]
         for thread in threads:
@@ -97,7 +102,7 @@ class TestWake:
 
     def test_without_a_broker_configured(self) -> None:
         sender = Dispatcher(Settings(redis_url=None))
-        assert not sender.enqueue("job-1", "cpu", 5)
+        assert not sender.enqueue(of_job("job-1"))
         assert not sender.ping()
         sender.close()
 
@@ -122,8 +127,8 @@ class TestWakeSoon:
         """A pause after each message, nine times what it took to compute but 20 ms at most."""
         sent: list[tuple[str, float]] = []
 
-        def enqueue(job_id: str, _queue: str, _priority: int) -> bool:
-            sent.append((job_id, time.monotonic()))
+        def enqueue(message: Message) -> bool:
+            sent.append((message.id, time.monotonic()))
             end = time.thread_time() + 0.004
             while time.thread_time() < end:
                 pass
@@ -132,7 +137,7 @@ class TestWakeSoon:
         sender = dispatcher("redis://127.0.0.1:1")
         monkeypatch.setattr(sender, "enqueue", enqueue)
         for number in range(6):
-            sender.enqueue_soon(f"job-{number}", "cpu", 5)
+            sender.enqueue_soon(of_job(f"job-{number}"))
         services.wait_until(lambda: len(sent) > 2, 10, "three messages")
         times = [at for _, at in sent[:3]]
         assert all(late - early >= 0.024 for early, late in pairwise(times))

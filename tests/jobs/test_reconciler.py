@@ -8,9 +8,11 @@ import redis
 from sqlalchemy import select, update
 from structlog.testing import capture_logs
 
+from service.contract.routing import Message, MessageKind
 from service.contract.search.spec import SearchSpec
+from service.jobs.background_loop import BrokerUnreachableError
 from service.jobs.dispatch import Dispatcher
-from service.jobs.reconciler import BrokerUnreachableError, Reconciler
+from service.jobs.reconciler import Reconciler
 from service.searches import commands
 from service.settings import Settings
 from service.store import endings, mlflow_removals, search_tracking, searches, workers
@@ -29,7 +31,7 @@ class Recorder(Dispatcher):
 
     def __init__(self) -> None:
         super().__init__(Settings(redis_url=None))
-        self.sent: list[tuple[str, str, int]] = []
+        self.sent: list[Message] = []
         self.asked = 0
         self.unreachable = False
         self.emptied = False
@@ -38,11 +40,15 @@ class Recorder(Dispatcher):
         emptied, self.emptied = self.emptied, False
         return emptied
 
-    def enqueue(self, job_id: str, queue: str, priority: int) -> bool:
+    def enqueue(self, message: Message) -> bool:
         self.asked += 1
         if not self.unreachable:
-            self.sent.append((job_id, queue, priority))
+            self.sent.append(message)
         return not self.unreachable
+
+
+def of_job(job_id: str, priority: int) -> Message:
+    return Message(MessageKind.JOB, job_id, "cpu", priority)
 
 
 @pytest.fixture
@@ -62,7 +68,7 @@ class TestStep:
         low, high = make_job(database, priority=7), make_job(database, priority=0)
         reconciler.step()
         reconciler.step()
-        assert recorder.sent == [(high, "cpu", 0), (low, "cpu", 7)]
+        assert recorder.sent == [of_job(high, 0), of_job(low, 7)]
 
     def test_sends_again_when_nobody_came(
         self, database: Database, reconciler: Reconciler, recorder: Recorder
@@ -73,7 +79,7 @@ class TestStep:
         assert (row.next_publish_at - row.queued_at).total_seconds() == pytest.approx(30, abs=1)
         put(database, job_id, next_publish_at=db_now(-1))
         reconciler.step()
-        assert recorder.sent == [(job_id, "cpu", 5)] * 2
+        assert recorder.sent == [of_job(job_id, 5)] * 2
 
     def test_sends_all_again_that_the_broker_has_lost(
         self, database: Database, reconciler: Reconciler, recorder: Recorder
@@ -86,7 +92,7 @@ class TestStep:
         recorder.emptied = True
         reconciler.step()
         reconciler.step()
-        assert recorder.sent == [(waiting, "cpu", 5)]
+        assert recorder.sent == [of_job(waiting, 5)]
 
     def test_a_job_whose_message_was_not_sent_stays_due(
         self, database: Database, reconciler: Reconciler, recorder: Recorder
@@ -97,7 +103,7 @@ class TestStep:
             reconciler.step()
         recorder.unreachable = False
         reconciler.step()
-        assert recorder.sent == [(job_id, "cpu", 5)]
+        assert recorder.sent == [of_job(job_id, 5)]
 
     def test_the_first_that_the_broker_does_not_take_is_the_last_that_is_tried(
         self, database: Database, reconciler: Reconciler, recorder: Recorder
@@ -119,7 +125,7 @@ class TestStep:
             reconciler.step()
         recorder.unreachable = False
         reconciler.step()
-        assert recorder.sent == [(job_id, "cpu", 9)]
+        assert recorder.sent == [of_job(job_id, 9)]
 
     def test_only_a_lost_worker_is_reported(
         self, database: Database, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch
@@ -145,7 +151,7 @@ class TestStep:
         assert (get(database, job_id).state, get(database, job_id).epoch) == ("queued", 2)
         recorder.unreachable = False
         reconciler.step()
-        assert recorder.sent == [(job_id, "cpu", 5)]
+        assert recorder.sent == [of_job(job_id, 5)]
 
     def test_enqueues_an_ended_job_until_its_run_is_complete(
         self, database: Database, reconciler: Reconciler, recorder: Recorder
@@ -155,7 +161,7 @@ class TestStep:
         put(database, job_id, **ended)
         reconciler.step()
         reconciler.step()
-        assert recorder.sent == [(job_id, "cpu", 9)]
+        assert recorder.sent == [of_job(job_id, 9)]
         put(database, job_id, tracking_retry_at=db_now(-1), tracking_final=True)
         reconciler.step()
         assert len(recorder.sent) == 1
@@ -167,10 +173,10 @@ class TestStep:
         search_id = commands.submit(database, DEFAULT_PROJECT, spec).search_id
         reconciler.step()
         reconciler.step()
-        assert recorder.sent == [(search_id, "cpu", 9)]
+        assert recorder.sent == [Message(MessageKind.SEARCH, search_id, "cpu", 9)]
         commands.cancel(database, EVERYTHING, search_id)
         reconciler.step()
-        assert recorder.sent == [(search_id, "cpu", 9)] * 2
+        assert recorder.sent == [Message(MessageKind.SEARCH, search_id, "cpu", 9)] * 2
         with database.write() as session:
             version = searches.get(session, EVERYTHING, search_id).version
             assert search_tracking.finish(session, search_id, version)
@@ -186,14 +192,14 @@ class TestStep:
             mlflow_removals.schedule(session, None, is_final=True)
         reconciler.step()
         reconciler.step()
-        assert recorder.sent == [("run-a1", "cpu", 9)]
+        assert recorder.sent == [Message(MessageKind.MLFLOW_REMOVAL, "a1", "cpu", 9)]
         with database.write() as session:
             removal = mlflow_removals.load(session, "a1")
             assert removal is not None
             mlflow_removals.done(session, removal)
-            mlflow_removals.postpone(session, ["run-b2"], -1)
+            mlflow_removals.postpone(session, ["b2"], -1)
         reconciler.step()
-        assert recorder.sent[1:] == [("run-b2", "cpu", 9)]
+        assert recorder.sent[1:] == [Message(MessageKind.MLFLOW_REMOVAL, "b2", "cpu", 9)]
 
     def test_forgets_silent_workers(self, database: Database, reconciler: Reconciler) -> None:
         with database.write() as session:
@@ -258,7 +264,7 @@ class TestRun:
             reconciler.run(working)
         assert working.waits == [0.0, 0.5, 0.5, 0.5]
         assert outage_ends(logs) == [6]
-        assert recorder.sent == [(job_id, "cpu", 5)]
+        assert recorder.sent == [of_job(job_id, 5)]
 
     def test_an_outage_of_the_broker_slows_it_down(
         self, database: Database, recorder: Recorder
@@ -276,7 +282,7 @@ class TestRun:
             reconciler.run(working)
         assert working.waits == [0.0, 0.5, 0.5]
         assert outage_ends(logs) == [6]
-        assert recorder.sent == [(job_id, "cpu", 5)]
+        assert recorder.sent == [of_job(job_id, 5)]
 
     def test_each_outage_is_counted_anew(
         self, empty: Database, recorder: Recorder, sqlite_template: Path

@@ -2,13 +2,11 @@
 
 import shutil
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import select
-from structlog.testing import capture_logs
 
 from service.jobs import removal
 from service.jobs.commands import retry
@@ -20,7 +18,6 @@ from service.store.database import Database, db_now
 from service.store.models import CheckpointRow, RemovalRow
 from service.store.scope import EVERYTHING
 from tests.jobs.retention import DAY, HOUR, retention_of
-from tests.jobs.schema import schema_statements
 from tests.support.factories import claim_job, make_job
 from tests.support.job_rows import get, history_of, put
 
@@ -233,46 +230,3 @@ class TestScheduledRemovals:
         assert [(home / name).exists() for name in ("a", "b")] == [True, False]
         with database.read() as session:
             assert retention.scheduled_removals(session, 10) == ["a"]
-
-
-class Sweeps(threading.Event):
-    """Calls `happens` between the first sweep and the second, after which it stops."""
-
-    def __init__(self, happens: Callable[[], None]) -> None:
-        super().__init__()
-        self.waits: list[float | None] = []
-        self._happens = happens
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self.waits.append(timeout)
-        if len(self.waits) == 1:
-            self._happens()
-        else:
-            self.set()
-        return self.is_set()
-
-
-class TestRun:
-    def test_continues_after_an_outage(
-        self, home: Path, tmp_path: Path, sqlite_template: Path
-    ) -> None:
-        database = Database(f"sqlite:///{tmp_path / 'late.db'}")  # empty: every statement fails
-        folder = home / "jobs" / "job-1"
-        folder.mkdir(parents=True)
-
-        def recover() -> None:
-            assert folder.exists()
-            with database.engine.begin() as connection:
-                for statement in schema_statements(sqlite_template):
-                    connection.exec_driver_sql(statement)
-            with database.write() as session:
-                retention.schedule_removal(session, ["jobs/job-1"])
-
-        sweeps = Sweeps(recover)
-        with capture_logs() as logs:
-            retention_of(database, home, retention_sweep_seconds=30).run(sweeps)
-        assert not folder.exists()
-        assert sweeps.waits == [30, 30]
-        assert [entry["log_level"] for entry in logs] == ["warning"]
-        assert "no such table" in logs[0]["error"]
-        database.dispose()

@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import event, func, select, text
 from sqlalchemy.exc import OperationalError
 
+from service.contract.routing import Message, MessageKind
 from service.contract.spec import JobSpec
 from service.errors import (
     DataGoneError,
@@ -52,22 +53,25 @@ class TestSubmit:
         assert submitted.created
         assert get(database, submitted.job_id).state == "queued"
         with database.read() as session:
-            assert [m.job_id for m in jobs.due(session, 10)] == [submitted.job_id]
+            assert [m.id for m in jobs.due(session, 10)] == [submitted.job_id]
 
     def test_a_new_job_is_enqueued_once(self, database: Database) -> None:
         """Not by the same request with the same idempotency key."""
-        enqueued: list[tuple[str, str, int]] = []
+        enqueued: list[Message] = []
 
         class Noting(Dispatcher):
-            def enqueue_soon(self, job_id: str, queue: str, priority: int) -> None:
-                enqueued.append((job_id, queue, priority))
+            def enqueue_soon(self, message: Message) -> None:
+                enqueued.append(message)
 
         submissions = Submissions(database, Noting(Settings(redis_url=None)))
         spec = make_spec(priority=3)
         first, again = (submissions.submit(spec, idempotency_key="k") for _ in range(2))
         plain = submissions.submit(make_spec())
         assert (first.created, again.created) == (True, False)
-        assert enqueued == [(first.job_id, "cpu", 3), (plain.job_id, "cpu", 5)]
+        assert enqueued == [
+            Message(MessageKind.JOB, first.job_id, "cpu", 3),
+            Message(MessageKind.JOB, plain.job_id, "cpu", 5),
+        ]
 
     def test_a_sent_message_is_not_sent_again_at_once(
         self, database: Database, broker_url: str
@@ -75,9 +79,9 @@ class TestSubmit:
         sent = []
 
         class Answering(Dispatcher):
-            def enqueue(self, job_id: str, queue: str, priority: int) -> bool:
+            def enqueue(self, message: Message) -> bool:
                 # After commit: whoever is sent finds the job.
-                sent.append((get(database, job_id).state, queue, priority))
+                sent.append((get(database, message.id).state, message.queue, message.priority))
                 return True
 
         dispatcher = Answering(Settings(redis_url=broker_url))
@@ -95,9 +99,9 @@ class TestSubmit:
         sent, may_send = [], threading.Event()
 
         class Slow(Dispatcher):
-            def enqueue(self, job_id: str, queue: str, priority: int) -> bool:
+            def enqueue(self, message: Message) -> bool:
                 may_send.wait(30)
-                sent.append(job_id)
+                sent.append(message.id)
                 return True
 
         dispatcher = Slow(Settings(redis_url=broker_url))

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from service.contract.routing import PREVIEW_QUEUE
+from service.contract.routing import PREVIEW_QUEUE, Message, MessageKind
 from service.jobs.retention import Retention
 from service.store import previews
 from service.store.database import db_now
@@ -32,7 +32,7 @@ def begin(stack: Stack, **metadata: str) -> str:
     with stack.database.read() as session:
         fleet = Fleet.read(session.connection(), stack.settings.alive_seconds)
         (message,) = previews.messages(session, [preview_id], fleet)
-    stack.dispatcher.enqueue(message.job_id, message.queue, message.priority)
+    stack.dispatcher.enqueue(message)
     return preview_id
 
 
@@ -99,7 +99,7 @@ class TestBesideATraining:
         stack.start_worker("--queues", "preview", "--name", "previews")
         next_job = stack.submit()
         # What somebody else writes to its queue is no job of its own.
-        stack.dispatcher.enqueue(next_job, PREVIEW_QUEUE, 0)
+        stack.dispatcher.enqueue(Message(MessageKind.JOB, next_job, PREVIEW_QUEUE, 0))
         made = [ended(stack, begin(stack)) for _ in range(2)]
         assert [(row.state, row.epoch) for row in made] == [("succeeded", 1)] * 2
         assert all(str(row.worker_id).startswith("previews@") for row in made)

@@ -12,6 +12,7 @@ import pytest
 import redis
 from sqlalchemy import select
 
+from service.contract.routing import Message, MessageKind
 from service.jobs.commands import cancel
 from service.store.database import db_now
 from service.store.models import AttemptRow
@@ -232,7 +233,7 @@ def test_a_hundred_rings_make_one_attempt(stack: Stack) -> None:
     stack.start_worker()
     job_id = stack.submit()
     for _ in range(100):
-        assert stack.dispatcher.enqueue(job_id, "cpu", 5)
+        assert stack.dispatcher.enqueue(Message(MessageKind.JOB, job_id, "cpu", 5))
     stack.wait_for_state(job_id, "succeeded")
     last = stack.submit(priority=9)
     stack.wait_for_state(last, "succeeded")
@@ -246,7 +247,7 @@ def test_invalid_messages_are_refused_and_the_worker_continues(
     process = stack.start_worker()
     trap = tmp_path / "trapped"
     send_forged(stack.broker_url, trap)
-    assert stack.dispatcher.enqueue("job-unknown", "cpu", 0)
+    assert stack.dispatcher.enqueue(Message(MessageKind.JOB, "job-unknown", "cpu", 0))
     job_id = stack.submit()
     stack.wait_for_state(job_id, "succeeded")
     assert process.poll() is None

@@ -3,6 +3,7 @@ from itertools import product
 import pytest
 from sqlalchemy import event, select
 
+from service.contract.routing import Message, MessageKind
 from service.contract.states import TRANSITIONS, JobState
 from service.store import jobs
 from service.store.database import Database, db_now
@@ -105,9 +106,9 @@ class TestOutbox:
         with database.read() as session:
             messages = jobs.due(session, 10)
         assert messages == [
-            jobs.Message(first, "cpu", 0),
-            jobs.Message(second, "cpu", 0),
-            jobs.Message(low, "cpu", 9),
+            Message(MessageKind.JOB, first, "cpu", 0),
+            Message(MessageKind.JOB, second, "cpu", 0),
+            Message(MessageKind.JOB, low, "cpu", 9),
         ]
 
     def test_only_waiting_jobs_that_may_start(self, database: Database) -> None:
@@ -121,14 +122,14 @@ class TestOutbox:
             assert jobs.message_if_due(session, later) is None
             assert jobs.message_if_due(session, running) is None
             # A message that was sent may be sent by another, for another reason.
-            assert jobs.message_if_due(session, sent) == jobs.Message(sent, "cpu", 5)
+            assert jobs.message_if_due(session, sent) == Message(MessageKind.JOB, sent, "cpu", 5)
 
     def test_sent_is_due_again_after_its_time(self, database: Database) -> None:
         job_id = make_job(database)
         with database.write() as session:
             jobs.mark_sent(session, [job_id], -1)
         with database.read() as session:
-            assert [message.job_id for message in jobs.due(session, 10)] == [job_id]
+            assert [message.id for message in jobs.due(session, 10)] == [job_id]
 
     def test_untracked_are_ended_unfinished_and_due(self, database: Database) -> None:
         ended, final, later, living = (make_job(database) for _ in range(4))

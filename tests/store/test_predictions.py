@@ -16,6 +16,7 @@ from service.errors import (
     TooManyPredictionsError,
 )
 from service.store import prediction_claims, predictions
+from service.store.brief_leases import MOST_CRASHES
 from service.store.database import Database, db_now
 from service.store.fleet import Fleet
 from service.store.models import PredictionRow
@@ -61,9 +62,9 @@ def end(database: Database, mine: PredictionClaim, ended: PredictionResult | Fai
 
 def recover(database: Database) -> list[str]:
     with database.read() as session:
-        is_needed = prediction_claims.has_stuck(session)
+        is_needed = prediction_claims.LEASES.has_stuck(session)
     with database.write() as session:
-        found = prediction_claims.recover(session)
+        found = prediction_claims.LEASES.recover(session)
     assert is_needed == bool(found)
     return found
 
@@ -154,9 +155,9 @@ class TestReads:
     def test_are_those_of_the_project(self, database: Database) -> None:
         mine = make_prediction(database)
         with database.read() as session:
-            assert predictions.get(session, Scope("default"), mine).id == mine
+            assert predictions.REQUESTS.get(session, Scope("default"), mine).id == mine
             assert predictions.progress(session, EVERYTHING, mine) == ("queued", [])
-            for read in (predictions.get, predictions.progress):
+            for read in (predictions.REQUESTS.get, predictions.progress):
                 with pytest.raises(PredictionNotFoundError):
                     read(session, Scope("other"), mine)
         with database.write() as session, pytest.raises(PredictionNotFoundError):
@@ -166,9 +167,9 @@ class TestReads:
         mine, fresh = make_prediction(database), make_prediction(database)
         put_prediction(database, mine, expires_at=db_now(-1))
         with database.read() as session, pytest.raises(PredictionNotFoundError):
-            predictions.get(session, EVERYTHING, mine)
+            predictions.REQUESTS.get(session, EVERYTHING, mine)
         with database.write() as session:
-            assert prediction_claims.forget(session) == 1
+            assert prediction_claims.LEASES.forget(session) == 1
         with database.read() as session:
             assert session.scalars(select(PredictionRow.id)).all() == [fresh]
 
@@ -177,7 +178,7 @@ class TestReads:
         claim_prediction(database, make_prediction(database))
         end(database, claimed(database, make_prediction(database)), RESULT)
         with database.read() as session:
-            found = predictions.unfinished(session, EVERYTHING)
+            found = predictions.REQUESTS.unfinished(session, EVERYTHING)
         assert found == {"queued": 1, "running": 1}
 
 
@@ -211,7 +212,7 @@ class TestClaim:
 
     def test_making_room_for_a_job_is_no_crash(self, database: Database) -> None:
         mine = make_prediction(database)
-        for _ in range(prediction_claims.MOST_CRASHES + 1):
+        for _ in range(MOST_CRASHES + 1):
             taken = claimed(database, mine)
             with database.write() as session:
                 assert prediction_claims.release(session, taken)
@@ -255,14 +256,14 @@ class TestMessages:
 
         def queues() -> list[tuple[str, str, int]]:
             with database.read() as session:
-                found = prediction_claims.due(session, 10, alive_seconds=30)
-            return [(each.job_id, each.queue, each.priority) for each in found]
+                found = prediction_claims.LEASES.due(session, 10, alive_seconds=30)
+            return [(each.id, each.queue, each.priority) for each in found]
 
         assert queues() == [(mine, "cpu", 0)]
         register_worker(database, "worker-2", queue="predict")
         assert queues() == [(mine, "predict", 0)]
         with database.write() as session:
-            prediction_claims.mark_sent(session, [mine], 30)
+            prediction_claims.LEASES.mark_sent(session, [mine], 30)
         assert queues() == []
 
 

@@ -38,9 +38,9 @@ def end(database: Database, claimed: PreviewClaim, ended: PreviewResult | Failur
 
 def recover(database: Database) -> list[str]:
     with database.read() as session:
-        is_needed = preview_claims.has_stuck(session)
+        is_needed = preview_claims.LEASES.has_stuck(session)
     with database.write() as session:
-        found = preview_claims.recover(session)
+        found = preview_claims.LEASES.recover(session)
     assert is_needed == bool(found)
     return found
 
@@ -53,9 +53,9 @@ def claimed(database: Database, preview_id: str) -> PreviewClaim:
 
 def due(database: Database) -> list[str]:
     with database.read() as session:
-        messages = preview_claims.due(session, 10, alive_seconds=30)
+        messages = preview_claims.LEASES.due(session, 10, alive_seconds=30)
     assert {message.queue for message in messages} <= {"cpu"}
-    return [message.job_id for message in messages]
+    return [message.id for message in messages]
 
 
 class TestInsert:
@@ -84,19 +84,19 @@ class TestReads:
     def test_are_those_of_the_project(self, sqlite_database: Database) -> None:
         mine = make_preview(sqlite_database)
         with sqlite_database.read() as session:
-            assert previews.get(session, Scope("default"), mine).id == mine
-            assert previews.is_unfinished(session, EVERYTHING, mine)
-            assert not previews.is_unfinished(session, Scope("other"), mine)
+            assert previews.REQUESTS.get(session, Scope("default"), mine).id == mine
+            assert previews.REQUESTS.is_unfinished(session, EVERYTHING, mine)
+            assert not previews.REQUESTS.is_unfinished(session, Scope("other"), mine)
             with pytest.raises(PreviewNotFoundError):
-                previews.get(session, Scope("other"), mine)
+                previews.REQUESTS.get(session, Scope("other"), mine)
 
     def test_an_expired_one_is_gone(self, database: Database) -> None:
         mine, fresh = make_preview(database), make_preview(database)
         put_preview(database, mine, expires_at=db_now(-1))
         with database.read() as session, pytest.raises(PreviewNotFoundError):
-            previews.get(session, EVERYTHING, mine)
+            previews.REQUESTS.get(session, EVERYTHING, mine)
         with database.write() as session:
-            assert preview_claims.forget(session) == 1
+            assert preview_claims.LEASES.forget(session) == 1
         with database.read() as session:
             assert session.scalars(select(PreviewRow.id)).all() == [fresh]
 
@@ -160,8 +160,8 @@ class TestQueue:
         put_preview(database, mine, next_publish_at=db_now(-1))
         claim_job(database, make_job(database), "one")
         with database.read() as session:
-            (message,) = preview_claims.due(session, 10, alive_seconds=30)
-        assert (message.job_id, message.queue, message.priority) == (mine, "preview", 0)
+            (message,) = preview_claims.LEASES.due(session, 10, alive_seconds=30)
+        assert (message.id, message.queue, message.priority) == (mine, "preview", 0)
 
 
 class TestClaim:
@@ -272,8 +272,8 @@ def test_what_is_asked_every_second_reads_no_ended_one(sqlite_database: Database
     engine = sqlite_database.engine
     event.listen(engine, "before_cursor_execute", lambda *call: asked.append((call[2], call[3])))
     with sqlite_database.read() as session:
-        preview_claims.has_stuck(session)
-        preview_claims.due(session, 10, alive_seconds=30)
+        preview_claims.LEASES.has_stuck(session)
+        preview_claims.LEASES.due(session, 10, alive_seconds=30)
         previews.messages(session, [], Fleet(()))
         session.execute(fleet._HELD)
     queries = [(query, values) for query, values in asked if "FROM previews" in query]
@@ -329,7 +329,7 @@ class TestRecover:
         put_preview(database, mine, next_publish_at=db_now(-1))
         assert due(database) == [mine]
         with database.write() as session:
-            preview_claims.mark_sent(session, [mine], again_in=30)
+            preview_claims.LEASES.mark_sent(session, [mine], again_in=30)
         assert due(database) == []
 
     def test_a_released_one_is_due_at_once(self, sqlite_database: Database) -> None:

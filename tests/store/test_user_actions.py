@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy import select, update
 
 from service.contract.failures import Failure, FailureCode
+from service.contract.routing import Message, MessageKind
 from service.contract.states import ENDED, JobState, Stage
 from service.store import claims, jobs, retention, user_actions
 from service.store.database import Database, db_now
@@ -84,7 +85,7 @@ class TestPause:
             assert jobs.due(session, 10) == []
         act(database, job_id, "resume")
         with database.read() as session:
-            assert jobs.due(session, 10) == [jobs.Message(job_id, "cpu", 5)]
+            assert jobs.due(session, 10) == [Message(MessageKind.JOB, job_id, "cpu", 5)]
         assert claim_job(database, job_id).epoch == 1
 
     def test_a_job_that_waited_for_a_retry_starts_at_once_when_resumed(
@@ -160,7 +161,7 @@ class TestRetry:
             },
         )
         with database.read() as session:
-            assert [message.job_id for message in jobs.due(session, 10)] == [job_id]
+            assert [message.id for message in jobs.due(session, 10)] == [job_id]
             assert jobs.untracked(session, 10) == []
         assert claim_job(database, job_id).epoch == 5
 

@@ -26,13 +26,13 @@ class Trap:
 
 
 def send_forged(broker_url: str, trap: Path) -> None:
-    """Put a pickle, broken JSON, wrong arguments and an unknown task into the queue `cpu`."""
+    """Put a pickle, broken JSON, wrong arguments, an unknown kind and task into the queue `cpu`."""
     headers = {"task": WAKE_TASK, "id": "x", "lang": "py", "argsrepr": "", "root_id": "x"}
     forged = [
         (pickle.dumps(Trap(str(trap))), "application/x-python-serialize", "binary", headers),
         (b"{", "application/json", "utf-8", headers),
         (b'[["a", "b", "c"], {}, {}]', "application/json", "utf-8", headers),
-        (b'[[{"no": "id"}], {}, {}]', "application/json", "utf-8", headers),
+        (b'[["no kind", "a"], {}, {}]', "application/json", "utf-8", headers),
         (b"[[], {}, {}]", "application/json", "utf-8", {**headers, "task": "os.system"}),
     ]
     options = {"sep": ":", "priority_steps": list(range(10))}

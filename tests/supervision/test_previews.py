@@ -151,7 +151,7 @@ def test_a_lost_claim_is_given_up_and_the_other_epoch_s_folder_stays(
     def take_over() -> None:
         put_preview(database, preview_id, lease_until=db_now(-1))
         with database.write() as session:
-            preview_claims.recover(session)
+            preview_claims.LEASES.recover(session)
             assert preview_claims.claim(session, preview_id, "worker-2", 60) is not None
         other.mkdir()
 

@@ -66,7 +66,7 @@ class TestDeletedJob:
         experiment = client.get_run(run_id).info.experiment_id
         assert len(client.search_logged_models([experiment])) == 1
         commands.delete(job.database, settings, EVERYTHING, job.id)
-        assert waiting(job.database) == [f"run-{run_id}"]
+        assert waiting(job.database) == [run_id]
         for _ in range(2):  # the message may come twice
             run_removal.remove(job.database, tracker, settings, run_id)
         assert stored_bytes(run_id) == 0
@@ -86,8 +86,8 @@ class TestDeletedJob:
         assert stored_bytes(run_id) > _WEIGHTS
         assert waiting(job.database) == []  # for some seconds
         with job.database.write() as session:
-            mlflow_removals.postpone(session, [f"run-{run_id}"], -1)
-        assert waiting(job.database) == [f"run-{run_id}"]
+            mlflow_removals.postpone(session, [run_id], -1)
+        assert waiting(job.database) == [run_id]
         run_removal.remove(job.database, tracker, settings, run_id)
         assert stored_bytes(run_id) == 0
 
@@ -187,4 +187,4 @@ class TestSearch:
             row = searches.lock(session, EVERYTHING, search_id)
             row.mlflow_run_id, row.tracking_final = "a1", True
         search_commands.delete(database, settings, EVERYTHING, search_id)
-        assert waiting(database) == ["run-a1"]
+        assert waiting(database) == ["a1"]

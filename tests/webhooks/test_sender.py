@@ -15,6 +15,7 @@ from sqlalchemy import update
 
 from service.contract import webhooks as webhooks_contract
 from service.contract.states import JobState
+from service.jobs import background_loop
 from service.secret_box import SecretBox
 from service.settings import Settings
 from service.store import deliveries as store_deliveries
@@ -22,7 +23,6 @@ from service.store import jobs, project_secrets, webhooks
 from service.store.database import Database, db_now
 from service.store.models import AuditRow, DeliveryRow, WebhookRow
 from service.store.scope import EVERYTHING
-from service.webhooks import sender
 from tests.support.databases import on_sqlite
 from tests.support.factories import make_job
 from tests.support.projects import make_job_of, make_project
@@ -296,7 +296,7 @@ class TestTrouble:
     def test_an_unexpected_error_does_not_end_it(
         self, sent: Callable[[], None], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sender, "_OUTAGE_SECONDS", 0.01)
+        monkeypatch.setattr(background_loop, "_LONGEST_BACKOFF_SECONDS", 0.01)
         claim, failed = store_deliveries.claim, threading.Event()
 
         def failing(*given: Any) -> Any:

@@ -1,10 +1,11 @@
 import pytest
 
+from service.contract.routing import Message, MessageKind
 from service.contract.search.spec import SearchSpec
 from service.contract.states import JobState
 from service.searches import commands
 from service.settings import Settings
-from service.store import jobs, mlflow_removals, searches
+from service.store import mlflow_removals, searches
 from service.store.database import Database, db_now
 from service.store.owner_models import DEFAULT_PROJECT
 from service.store.scope import EVERYTHING
@@ -19,15 +20,15 @@ from worker.tracking.trackers import NullTracker
 
 
 @pytest.fixture
-def enqueued() -> list[jobs.Message]:
+def enqueued() -> list[Message]:
     return []
 
 
 @pytest.fixture
-def job_runner(flaky: Flaky, settings: Settings, enqueued: list[jobs.Message]) -> JobRunner:
-    def enqueue(message: jobs.Message) -> bool:
+def job_runner(flaky: Flaky, settings: Settings, enqueued: list[Message]) -> JobRunner:
+    def enqueue(message: Message) -> bool:
         # After commit: whoever receives it can claim.
-        assert get(flaky, message.job_id).state == "queued"
+        assert get(flaky, message.id).state == "queued"
         enqueued.append(message)
         return True
 
@@ -42,13 +43,16 @@ def wake(job_runner: JobRunner, job_id: str) -> None:
 
 class TestWake:
     def test_each_stage_rings_for_the_next_and_the_last_for_none(
-        self, database: Database, job_runner: JobRunner, enqueued: list[jobs.Message]
+        self, database: Database, job_runner: JobRunner, enqueued: list[Message]
     ) -> None:
         job_id = make_job(database, priority=3)
         for _ in range(3):
             wake(job_runner, job_id)
         assert get(database, job_id).state == "succeeded"
-        assert enqueued == [jobs.Message(job_id, "gpu", 3), jobs.Message(job_id, "cpu", 3)]
+        assert enqueued == [
+            Message(MessageKind.JOB, job_id, "gpu", 3),
+            Message(MessageKind.JOB, job_id, "cpu", 3),
+        ]
 
     def test_completes_the_tracking_of_the_job_it_ended(
         self, database: Database, job_runner: JobRunner
@@ -88,7 +92,7 @@ class TestWake:
             assert mlflow_removals.due(session, 10) == []
 
     def test_a_retry_waits_for_its_time_unrung(
-        self, database: Database, job_runner: JobRunner, enqueued: list[jobs.Message]
+        self, database: Database, job_runner: JobRunner, enqueued: list[Message]
     ) -> None:
         job_id = make_job(database, metadata={"stub.prepare": "fail:network"})
         slow = job_runner.settings.model_copy(update={"retry_backoff_seconds": 60})
@@ -103,7 +107,7 @@ class TestWake:
         assert enqueued == []
 
     def test_drops_jobs_that_cannot_be_claimed(
-        self, database: Database, job_runner: JobRunner, enqueued: list[jobs.Message]
+        self, database: Database, job_runner: JobRunner, enqueued: list[Message]
     ) -> None:
         running = make_job(database)
         put(database, running, state=JobState.RUNNING)

@@ -306,7 +306,7 @@ class _Attempt:
                 return False
             now = time.monotonic()
             if now > self._deadline:
-                self._end(prediction_claims.too_slow())
+                self._end(prediction_claims.LEASES.too_slow)
                 return self._stop()
             if not self._renewed(now):
                 return self._stop()

@@ -219,7 +219,7 @@ class _Attempt:
     def _must_stop(self) -> bool:
         now = time.monotonic()
         if now > self._deadline:
-            self.failure = preview_claims.too_slow()
+            self.failure = preview_claims.LEASES.too_slow
             return True
         if self._shutdown.is_requested():
             return True

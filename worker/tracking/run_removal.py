@@ -28,7 +28,7 @@ def remove(database: Database, tracker: Tracker, settings: Settings, run_id: str
         if wait is None:
             store.done(session, removal)
         else:
-            store.postpone(session, [store.message_id(run_id)], wait)
+            store.postpone(session, [run_id], wait)
 
 
 def _tried(tracker: Tracker, settings: Settings, removal: store.Removal) -> float | None:

@@ -14,7 +14,6 @@ from service.api.schemas.history import LogPart
 from service.contract.states import ENDED
 from service.store import queries
 from service.store.database import is_outage
-from service.store.watching import Head
 
 _PAGE: Final = 100
 _PART_BYTES: Final = 65536
@@ -44,7 +43,9 @@ async def events(watcher: Watcher, after: int) -> AsyncIterator[bytes]:
                 yield b"".join(message.content for message in messages)
                 continue
         else:
-            progress = _progress(head)
+            progress = json.dumps(
+                {name: getattr(head, name) for name in _SHOWN}, separators=(",", ":")
+            )
             if progress != shown:
                 yield format_sse_event(data_str=progress, event="progress")
                 shown = progress
@@ -111,11 +112,6 @@ def _page(watcher: Watcher, after: int) -> list[Message]:
 
 def _begin() -> bytes:
     return format_sse_event(retry=random.randint(*_RETRY_MS))
-
-
-def _progress(head: Head) -> str:
-    shown = {name: getattr(head, name) for name in _SHOWN}
-    return json.dumps(shown, separators=(",", ":"))
 
 
 def _end(state: str) -> bytes:

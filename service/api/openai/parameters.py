@@ -113,7 +113,7 @@ def _checked(kind: type[RequestT], body: Any) -> RequestT:
     refused = [
         unsupported(name, body[name], why)
         for name, why in kind.REFUSED.items()
-        if not _is_absent(body.get(name))
+        if body.get(name) not in (None, [], {})  # what a client has not set may be sent as empty
     ]
     try:
         request = kind.model_validate({k: v for k, v in body.items() if k not in kind.REFUSED})
@@ -122,8 +122,3 @@ def _checked(kind: type[RequestT], body: Any) -> RequestT:
     if faults := [*refused, *request.faults()]:
         raise InvalidRequestError(faults)
     return request
-
-
-def _is_absent(value: Any) -> bool:
-    """Clients send the empty value of what their user has not set."""
-    return value is None or value in ([], {})

@@ -21,7 +21,7 @@ from service.api.schemas.files import FileObject
 from service.contract.states import Stage
 from service.errors import JobNotFoundError, UploadNotFoundError
 from service.store import queries
-from service.store.models import JobRow, MetricRow
+from service.store.models import JobRow
 from service.store.scope import Scope
 
 PURPOSE: Final = "fine-tune-results"
@@ -93,15 +93,11 @@ def make(session: Session, scope: Scope, job_id: str) -> ResultFile:
 def _lines(session: Session, scope: Scope, job_id: str) -> Iterator[bytes]:
     yield _line(["step", *_COLUMNS])
     points = queries.metrics_by_step(session, scope, job_id)
-    for step, rows in groupby(points, key=_step):
+    for step, rows in groupby(points, key=lambda row: row.step):
         numbers: dict[str, float | None] = {}
         for row in rows:
             numbers |= metric_numbers.by_name(row.kind, row.values)
         yield _line([step, *(numbers.get(name) for name in _COLUMNS.values())])
-
-
-def _step(row: MetricRow) -> int:
-    return row.step
 
 
 def _line(cells: Sequence[object]) -> bytes:

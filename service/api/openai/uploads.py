@@ -1,6 +1,5 @@
 """Uploads in parts: for files that are too large for one request."""
 
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -9,11 +8,10 @@ from typing import Annotated, Any, Final
 
 from anyio import sleep, to_thread
 from fastapi import APIRouter, Depends, Request
-from fastapi import Path as PathParameter
 
 from service import locked_folder
 from service.api import leftovers, upload
-from service.api.dependencies import DatabaseDep, SettingsDep
+from service.api.dependencies import DatabaseDep, SettingsDep, path_id
 from service.api.errors import BodyTooLargeError, InvalidRequestError
 from service.api.limits import UploadSlots
 from service.api.openai import assembly
@@ -52,22 +50,9 @@ _FORM: Final[dict[str, Any]] = {
 }
 
 
-async def _upload_id(
-    upload_id: Annotated[
-        str,
-        PathParameter(
-            description="Id of the upload.",
-            examples=["upload-0199a0b1c2d37e4f85a6b7c8d9e0f1a2"],
-        ),
-    ],
-) -> str:
-    # What cannot be an id must not reach SQL: Postgres refuses a NUL in any text.
-    if not re.fullmatch(patterns.UPLOAD_ID, upload_id):
-        raise UploadSessionNotFoundError(upload_id)
-    return upload_id
-
-
-UploadId = Annotated[str, Depends(_upload_id)]
+UploadId = Annotated[
+    str, Depends(path_id("upload", patterns.UPLOAD_ID, UploadSessionNotFoundError))
+]
 
 
 @router.post(

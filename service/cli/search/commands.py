@@ -51,12 +51,9 @@ def list_searches(
         if after:
             given["after"] = client.search_id(after)
         found = client.get(ids.SEARCH.path, {"limit": limit, **given})
-    if json:
-        output.print_json(found)
-        return
-    output.print_table(_COLUMNS, [_row(search) for search in found["data"]])
-    if found["has_more"]:
-        output.note(f"there are more: --after {found['data'][-1]['id']}")
+    output.print_rows(found, _COLUMNS, map(_row, found["data"]), as_json=json)
+    if not json:
+        output.note_more(found)
 
 
 def _row(search: Json) -> Json:
@@ -111,8 +108,7 @@ def trials(
             return
         of = client.get(calls.search(search_id))
     _show_trials(of, found["data"])
-    if found["has_more"]:
-        output.note(f"there are more: --after {found['data'][-1]['trial']}")
+    output.note_more(found, "trial")
 
 
 def _show_trials(search: Json, found: list[Json]) -> None:
@@ -173,19 +169,12 @@ def extend(
 ) -> None:
     """Raise the number of trials; a search that has ended continues."""
     with Client.from_environment() as client:
-        _show_state(client.extend_search(client.search_id(search), max_trials), json=json)
+        output.print_state(client.extend_search(client.search_id(search), max_trials), as_json=json)
 
 
 def _act(search: str, action: SearchAction, *, json: bool) -> None:
     with Client.from_environment() as client:
-        _show_state(client.act_on_search(client.search_id(search), action), json=json)
-
-
-def _show_state(search: Json, *, json: bool) -> None:
-    if json:
-        output.print_json(search)
-    else:
-        output.print_line(f"{search['id']} is {search['state']}")
+        output.print_state(client.act_on_search(client.search_id(search), action), as_json=json)
 
 
 @app.command()
@@ -193,10 +182,7 @@ def delete(search: SearchId, *, json: output.AsJson = False) -> None:
     """Delete an ended search and its trials' jobs; what is in MLflow and on the Hub stays."""
     with Client.from_environment() as client:
         deleted = client.delete_search(client.search_id(search))
-    if json:
-        output.print_json(deleted)
-    else:
-        output.print_line(f"{deleted['id']} is deleted")
+    output.print_deleted(deleted, as_json=json)
 
 
 @app.command()

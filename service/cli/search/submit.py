@@ -14,7 +14,7 @@ from service.cli.overrides import Changes, changed, merge_patch
 from service.cli.search.watch import watch as watch_search
 from service.cli.spec_check import Checked
 from service.cli.spec_file import read_spec
-from service.cli.submit import create
+from service.cli.submit import create, show_submitted
 from service.cli.transfer import file_size
 
 _TEMPLATE: Final = "job"
@@ -47,19 +47,7 @@ def submit(
             return client.submit_search({**content, _TEMPLATE: template}, key)
 
         search = create(client, checked, post, ids.SEARCH, key)
-        _show_submitted(client, search, watch=watch, json=json)
-
-
-def _show_submitted(client: Client, search: Json, *, watch: bool, json: bool) -> None:
-    spec_check.show_warnings(search)
-    if json:
-        output.print_json(search)
-    elif not watch:
-        output.print_line(search["id"])
-    else:
-        output.note(f"submitted {search['id']}")
-    if watch:
-        raise typer.Exit(watch_search(client, search["id"], json=json))
+        show_submitted(client, search, watch_search if watch else None, json=json)
 
 
 def validate(

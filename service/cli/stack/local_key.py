@@ -31,7 +31,7 @@ def ensure(home: Path, database: Database) -> bool:
         row, key = keys.create(session, NAME)
         local_database.note(session, "create_key", row.id)
         # Inside the transaction: no key stays behind that nobody has.
-        _write(home, key)
+        private_file.write(local_stack.key_file(home), f"{local_stack.KEY_PREFIX}{key}\n")
     return True
 
 
@@ -45,7 +45,3 @@ def login_url(home: Path, url: str) -> str | None:
     """A link that signs a browser in to MLflow's pages, once; None without a key for `url`."""
     key = find(home, url)
     return f"{url}/login#once={make_link(home, key.get_secret_value())}" if key else None
-
-
-def _write(home: Path, key: str) -> None:
-    private_file.write(local_stack.key_file(home), f"{local_stack.KEY_PREFIX}{key}\n")

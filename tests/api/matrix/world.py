@@ -294,7 +294,7 @@ def _spec(mark: str, file: str) -> dict[str, Any]:
 
 def _preview(project: str, mark: str) -> PreviewRow:
     return PreviewRow(
-        id=previews.new_id(),
+        id=previews.REQUESTS.new_id(),
         project_id=project,
         spec={},
         options={},
@@ -310,7 +310,7 @@ def _preview(project: str, mark: str) -> PreviewRow:
 
 def _prediction(project: str, mark: str) -> PredictionRow:
     return PredictionRow(
-        id=predictions.new_id(),
+        id=predictions.REQUESTS.new_id(),
         project_id=project,
         request={
             "model": {"name_or_path": "org/model"},
