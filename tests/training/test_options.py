@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers
 from pydantic import ValidationError
+from safetensors.torch import load_file
 
 from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
@@ -87,6 +88,18 @@ class TestNeftune:
         assert noisy.train_values("loss") != quiet.train_values("loss")
         assert noisy.evaluations() == quiet.evaluations()
         assert with_noise.weights_sha256 == without.weights_sha256
+
+    def test_nothing_of_it_is_saved(self, make_job: Callable[..., Job]) -> None:
+        job = make_job(**SHORT, **self.OPTIONS)
+        result, _ = run(job.request())
+        plain, _ = run(make_job(**SHORT).request())
+        saved = set(load_file(job.workspace / str(result.output_dir) / "model.safetensors"))
+        other = make_job(**SHORT)
+        result, _ = run(other.request())
+        assert saved == set(
+            load_file(other.workspace / str(result.output_dir) / "model.safetensors")
+        )
+        assert plain.steps == result.steps
 
     def test_a_resumed_run_draws_the_same_noise(self, make_job: Callable[..., Job]) -> None:
         resumed_is_the_same(make_job(max_steps=6, save_steps=3, **self.OPTIONS), 3)
