@@ -24,7 +24,6 @@ from pydantic_settings import (
 
 from service import inherited_secrets
 from service.contract import patterns
-from service.contract.states import Stage
 from service.webhooks.addresses import Allowed
 
 
@@ -133,25 +132,8 @@ class Settings(BaseSettings):
         "everybody is the operator; only with a loopback FINETUNE_HOST.",
     )
     max_upload_bytes: int = Field(5 * 1024**3, ge=1)
-    max_body_bytes: int = Field(1024**2, ge=1, description="Of any request except an upload.")
     max_connections: int = Field(
         1000, ge=8, description="Fewer where the process may open only few files (`ulimit -n`)."
-    )
-    max_requests: int = Field(
-        200, ge=1, description="In progress at once; more are answered with 503."
-    )
-    max_streams: int = Field(
-        2500,
-        ge=1,
-        description="Live streams open at once; more are answered with 429. They take three "
-        "quarters of `max_connections` at most; one project four fifths of these, one key half.",
-    )
-    max_uploads: int = Field(16, ge=1, description="At once; more are answered with 429.")
-    reserved_disk_bytes: int = Field(
-        256 * 1024**2,
-        ge=0,
-        description="Uploads leave so much of the disk under home free, or a twentieth of a small "
-        "disk.",
     )
     max_prepared_bytes: int = Field(
         100 * 1024**3, ge=1, description="Of the prepared rows of one split, on the disk."
@@ -181,18 +163,6 @@ class Settings(BaseSettings):
     stop_grace_seconds: float = Field(10, gt=0, description="From SIGTERM to SIGKILL of a stage.")
     hung_seconds: float = Field(
         600, gt=0, description="A stage that reports nothing for this long is ended as hung."
-    )
-    prepare_timeout_seconds: float | None = Field(
-        6 * 3600,
-        gt=0,
-        description="Running time of `prepare` over all its attempts, in jobs that set no "
-        "`stage_timeout_seconds.prepare`.",
-    )
-    train_timeout_seconds: float | None = Field(
-        None, gt=0, description="The same for `train`; unset: no limit."
-    )
-    publish_timeout_seconds: float | None = Field(
-        6 * 3600, gt=0, description="The same for `publish`."
     )
     default_timeout_seconds: float | None = Field(
         None,
@@ -251,7 +221,6 @@ class Settings(BaseSettings):
     stage_file_bytes: int | None = Field(
         None, ge=1024**2, description="Of one file that a stage writes; unset: as the above."
     )
-    audit_days: int = Field(365, ge=30, description="How long entries of the audit log are kept.")
 
     gpus_per_worker: int | None = Field(
         None,
@@ -259,9 +228,6 @@ class Settings(BaseSettings):
         le=64,
         description="Of each worker that `finetune up` starts; unset: one worker has them all. No "
         "job can have more.",
-    )
-    prediction_idle_seconds: float = Field(
-        300, ge=0, description="A model that answers predictions is kept in memory for so long."
     )
     prediction_cpu_bytes: int = Field(
         0,
@@ -383,15 +349,6 @@ class Settings(BaseSettings):
         if self.database_url is not None:
             return self.database_url.get_secret_value()
         return f"sqlite:///{self.home / 'finetune.db'}"
-
-    def stage_timeout_seconds(self, stage: Stage) -> float | None:
-        match stage:
-            case Stage.PREPARE:
-                return self.prepare_timeout_seconds
-            case Stage.TRAIN:
-                return self.train_timeout_seconds
-            case Stage.PUBLISH:
-                return self.publish_timeout_seconds
 
     @property
     def mlflow_token(self) -> SecretStr | None:

@@ -17,7 +17,6 @@ from service.cli import (
     docs,
     doctor,
     download,
-    env,
     files,
     jobs,
     keys,
@@ -111,7 +110,6 @@ _CLIENT_COMMANDS: dict[str, Callable[..., None]] = {
     "audit": audit.show_audit,
     "tasks": tasks.show_tasks,
     "docs": docs.docs,
-    "env": env.show_env,
     "login": login.login,
 }
 _SERVER_COMMANDS: dict[str, Callable[..., None]] = {
