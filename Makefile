@@ -81,8 +81,8 @@ cgroups: $(VENV)/.dev ## Run the tests of control groups in a virtual machine (n
 bench: $(VENV)/.dev ## Run a benchmark; without NAME, list them. NAME=training_speed ARGS="qa --pairs 3"
 	$(BIN)/python -m benchmarks $(NAME) $(ARGS)
 
-docs: $(VENV)/.dev ## Regenerate docs/training-options.md from the tables in service/contract
-	$(BIN)/python -m scripts.training_options > docs/training-options.md
+docs: $(VENV)/.dev ## Regenerate the pages of settings, commands, routes and training options
+	$(BIN)/python -m scripts.reference docs
 
 client-types: $(VENV)/.dev ## Regenerate client/finetune_client/types.py from the OpenAPI document
 	$(BIN)/python -m scripts.client_types > types.new

@@ -40,7 +40,8 @@ _OPTIONS: Final = (
         "--strict-nullable",
         "--disable-timestamp",
     ),
-    *("--use-schema-description", "--use-field-description", "--wrap-string-literal"),
+    *("--use-schema-description", "--use-field-description", "--use-single-line-docstring"),
+    "--wrap-string-literal",
     *("--use-standard-collections", "--use-union-operator", "--use-annotated"),
     *("--formatters", "ruff-format"),
 )

@@ -74,21 +74,36 @@ class Settings(BaseSettings):
     )
 
     home: Path = Field(Path("~/.finetune"), description="Database, uploads, workspaces, caches.")
-    database_url: SecretStr | None = Field(None, description="Default: SQLite under home.")
-    redis_url: SecretStr | None = Field(None, description="The broker; `finetune up` starts one.")
-    mlflow_uri: str | None = Field(None, description="Where workers reach the tracking server.")
+    database_url: SecretStr | None = Field(
+        None,
+        description="`postgresql://…` for more than one machine; without it SQLite under the home. "
+        "A pooler in transaction mode passes no `LISTEN`: behind it live streams are half a "
+        "second late.",
+    )
+    redis_url: SecretStr | None = Field(
+        None, description="The broker; `finetune up` starts Valkey without it."
+    )
+    mlflow_uri: str | None = Field(
+        None,
+        description="Where workers reach MLflow. `finetune up` starts a server without it; "
+        "elsewhere nothing is tracked.",
+    )
     mlflow_token_file: Path | None = Field(
         None,
-        description="Holds the token of the tracking server; `up` makes it. With it the API serves "
-        "MLflow at /mlflow/ to whoever has a key.",
+        description="A file with the token of the MLflow server; `up` and compose make it. With it "
+        "the API serves MLflow at `/mlflow/` to whoever has a key.",
     )
     mlflow_on_delete: Literal["keep_metrics", "delete_run", "keep"] = Field(
         "keep_metrics",
-        description="Of the runs of deleted jobs and searches: remove the files, remove the run "
-        "with its metrics, too, or leave everything.",
+        description="What deleting a job or search does to its run, and retention to the runs of "
+        "the jobs whose files it removes. `keep_metrics` removes the files, the model among them; "
+        "metrics and parameters stay. `delete_run` also deletes the run of a deleted job (`mlflow "
+        "gc` then frees its metrics). `keep` leaves everything. Workers read it.",
     )
     mlflow_public_uri: str | None = Field(
-        None, description="Where users reach it; default: /mlflow/ of the API, or mlflow_uri."
+        None,
+        description="Where users reach MLflow, for links; without it `/mlflow/` of the API, or "
+        "`FINETUNE_MLFLOW_URI`.",
     )
     public_url: str | None = Field(
         None, description="Where users reach the API, for links in MLflow; `up` fills it in."
@@ -97,72 +112,97 @@ class Settings(BaseSettings):
         None,
         ge=1,
         le=65535,
-        description="Port of this machine that leads to a container's API; compose fills it in. "
-        "With it public_url is http://127.0.0.1 and the port, unless it is set.",
+        description="The port of this machine that leads to a container's API; compose fills it "
+        "in. With it `FINETUNE_PUBLIC_URL` is `http://127.0.0.1` and the port, unless it is set.",
     )
-    hub_token: SecretStr | None = Field(None, description="Write access to the Hub.")
+    hub_token: SecretStr | None = Field(None, description="A token with write access to the Hub.")
     secrets_key_file: Path | None = Field(
         None,
-        description="Keys that seal the projects' secrets; all API and worker processes need it. "
-        "Default: `secrets.key` under home.",
+        description="The keys that seal the projects' secrets; without it `secrets.key` under the "
+        "home. API and workers need the same file.",
     )
-    hub_endpoint: str | None = Field(None, description="Another Hub; default: huggingface.co.")
-    data_roots: Roots = Field(default_factory=list, description="Folders that specs may name.")
-    model_roots: Roots = Field(default_factory=list, description="Likewise for models.")
+    hub_endpoint: str | None = Field(None, description="Another Hub than huggingface.co.")
+    data_roots: Roots = Field(
+        default_factory=list,
+        description="Folders that specs may name, separated by colons or as a JSON list. None may "
+        "contain `FINETUNE_HOME`.",
+    )
+    model_roots: Roots = Field(default_factory=list, description="The same for models.")
 
-    host: str = "127.0.0.1"
-    port: int = Field(8000, ge=0, le=65535)
+    host: str = Field("127.0.0.1", description="Where the API listens.")
+    port: int = Field(8000, ge=0, le=65535, description="Its port; 0: any free one.")
     allowed_hosts: Names = Field(
         default_factory=list,
-        description="Names under which browsers may reach the API, besides localhost, addresses, "
-        "FINETUNE_HOST, this machine's name and that of FINETUNE_PUBLIC_URL; `*`: any.",
+        description="Names under which browsers may reach the API besides localhost, addresses, "
+        "`FINETUNE_HOST`, this machine's name and that of `FINETUNE_PUBLIC_URL`, separated by "
+        "commas or as a JSON list; `*`: any.",
     )
     cors_origins: Names = Field(
         default_factory=list,
-        description="Sites whose pages may use the API, such as https://app.example.org.",
+        description="Sites whose pages may use the API, such as `https://app.example.org`.",
     )
     trusted_proxies: Names = Field(
         default_factory=list,
-        description="Addresses or networks of proxies whose X-Forwarded-For and X-Forwarded-Proto "
-        "are believed.",
+        description="Addresses or networks of proxies whose `X-Forwarded-For` and "
+        "`X-Forwarded-Proto` are believed.",
     )
     auth: Auth = Field(
         "required",
         description="`required`: every request needs an API key. `off`: nobody needs one and "
-        "everybody is the operator; only with a loopback FINETUNE_HOST.",
+        "everybody is the operator; refused unless the API listens on a loopback address.",
     )
-    max_upload_bytes: int = Field(5 * 1024**3, ge=1)
+    max_upload_bytes: int = Field(5 * 1024**3, ge=1, description="Size of an uploaded file.")
     max_connections: int = Field(
-        1000, ge=8, description="Fewer where the process may open only few files (`ulimit -n`)."
+        1000,
+        ge=8,
+        description="Connections at once. Where the process may open few files (`ulimit -n`), half "
+        "of what is left after its own 100. A new connection closes the one that has waited "
+        "longest without a request.",
     )
     max_prepared_bytes: int = Field(
-        100 * 1024**3, ge=1, description="Of the prepared rows of one split, on the disk."
+        100 * 1024**3,
+        ge=1,
+        description="Size of the prepared rows of one split on the disk; a job with more ends with "
+        "`data_too_large`.",
     )
 
     webhook_allow: Names = Field(
         default_factory=list,
         description="Receivers of webhooks besides public addresses over https: host names, "
-        "addresses and networks, such as hooks.example.internal,10.0.0.0/8.",
+        "addresses and networks, separated by commas, such as "
+        "`hooks.example.internal,10.0.0.0/8`. API and reconciler need the same.",
     )
 
-    lease_seconds: float = Field(60, gt=0)
-    beat_seconds: float = Field(10, gt=0)
+    lease_seconds: float = Field(60, gt=0, description="How long a claim is valid.")
+    beat_seconds: float = Field(10, gt=0, description="How often a claim is renewed.")
     poll_seconds: float = Field(
-        2, gt=0, description="How often a supervisor checks for the user's requests."
+        2, gt=0, description="How often a supervisor checks for cancel and pause."
     )
     kill_seconds: float = Field(
         45,
         gt=0,
-        description="After this long without a successful heartbeat a supervisor ends its stage.",
+        description="After so long without a renewal a worker ends its stage. Beat < kill < lease, "
+        "otherwise nothing starts.",
     )
     drain_grace_seconds: float = Field(
         60,
         ge=0,
-        description="From SIGUSR1, at a pause or a worker's shutdown, to SIGTERM of a stage.",
+        description="On a pause or a worker's SIGTERM: time for a stage to finish its optimizer "
+        "step and write a checkpoint, before it gets SIGTERM. A second signal to the worker skips "
+        "it.",
     )
-    stop_grace_seconds: float = Field(10, gt=0, description="From SIGTERM to SIGKILL of a stage.")
+    stop_grace_seconds: float = Field(
+        10,
+        gt=0,
+        description="From SIGTERM to SIGKILL of a stage. A worker that is still running 10 s after "
+        "both periods exits, and its hanging processes are ended with it.",
+    )
     hung_seconds: float = Field(
-        600, gt=0, description="A stage that reports nothing for this long is ended as hung."
+        600,
+        gt=0,
+        description="A training is ended as hung after so long, and after 20 times its median "
+        "step, without an optimizer step; another stage after so long without output or processor "
+        "time.",
     )
     default_timeout_seconds: float | None = Field(
         None,
@@ -173,61 +213,76 @@ class Settings(BaseSettings):
     longest_timeout_seconds: float | None = Field(
         None,
         gt=0,
-        description="The most that any job may run, whatever its `timeout_seconds`; unset: no "
+        description="The most that a job may run; one that asks for more is refused. Unset: no "
         "limit.",
     )
-    republish_seconds: float = Field(30, gt=0)
-    reconcile_seconds: float = Field(1, gt=0)
-    crash_limit: int = Field(3, ge=1)
+    republish_seconds: float = Field(30, gt=0, description="When a message is sent again.")
+    reconcile_seconds: float = Field(1, gt=0, description="Interval of the reconciler.")
+    crash_limit: int = Field(
+        3,
+        ge=1,
+        description="Consecutive crashes (a lost worker, a killed or hung stage) without progress "
+        "that end a job: no new step, and no more of the reference of `preference` on disk.",
+    )
     retry_backoff_seconds: float = Field(
-        10, gt=0, description="First wait; doubles, at most 10 min."
+        10, gt=0, description="First wait before a retry; it doubles, up to 10 min."
     )
 
-    retention_sweep_seconds: float = Field(300, gt=0, description="How often retention runs.")
+    retention_sweep_seconds: float = Field(300, gt=0, description="Interval between sweeps.")
     retention_workspace_days: float | None = Field(
-        None, gt=0, description="Time since the job ended; unset: its files are kept."
+        None, gt=0, description="Files of ended jobs: days since the end; unset: they are kept."
     )
     retention_workspace_bytes: int | None = Field(
         None,
         ge=0,
-        description="Of all ended jobs' files together; the oldest are removed first.",
+        description="Files of ended jobs: their size together; the oldest are removed first.",
     )
     retention_upload_days: float | None = Field(
-        None, gt=0, description="Since the last job that names the file; unset: it is kept."
+        None,
+        gt=0,
+        description="Uploads: days since the last job that uses them; unset: they are kept.",
     )
-    retention_upload_bytes: int | None = Field(None, ge=0, description="Of all uploads together.")
+    retention_upload_bytes: int | None = Field(
+        None, ge=0, description="Uploads: their size together."
+    )
     retention_prepared_days: float | None = Field(
-        30, gt=0, description="Since the last use of prepared data, or of compiled code."
+        30,
+        gt=0,
+        description="Prepared data, the output of `torch_compile`, and the reference of "
+        "`preference` with what killed jobs have computed of it: days since the last use.",
     )
     retention_prepared_bytes: int | None = Field(
-        None, ge=0, description="Of all prepared data together, and of all compiled code."
+        None, ge=0, description="The same: their size together."
     )
 
     stage_memory_bytes: int | None = Field(
         None,
         ge=64 * 1024**2,
-        description="Of one stage with all its processes; unset: nine tenths of the machine's "
-        "memory, less 1 GiB, at least half of it.",
+        description="Memory of all processes of a stage; pages that they share count once, cached "
+        "pages of files do not count. Unset: 90 % of the machine's or container's memory, less 1 "
+        "GiB, at least half. The job ends as `out_of_memory`.",
     )
     stage_processes: int = Field(
-        4096, ge=16, description="Processes and threads of one stage together."
+        4096,
+        ge=16,
+        description="Processes and threads of a stage. The job ends as `process_limit`.",
     )
     stage_disk_bytes: int | None = Field(
         None,
         ge=1024**2,
-        description="That one attempt of a stage writes into its folder and its temporary folder; "
-        "unset: what the disk has, less the part that is kept free.",
+        description="What one attempt writes into its folder and its temporary folder; unset: what "
+        "the disk has, less the part that is kept free. The job ends as `disk_limit`.",
     )
     stage_file_bytes: int | None = Field(
-        None, ge=1024**2, description="Of one file that a stage writes; unset: as the above."
+        None, ge=1024**2, description="Size of one file that a stage writes; unset: as the above."
     )
 
     gpus_per_worker: int | None = Field(
         None,
         ge=1,
         le=64,
-        description="Of each worker that `finetune up` starts; unset: one worker has them all. No "
-        "job can have more.",
+        description="GPUs of each worker that `finetune up` starts; unset: one worker has them "
+        "all. No job can have more.",
     )
     prediction_cpu_bytes: int = Field(
         0,
@@ -241,7 +296,8 @@ class Settings(BaseSettings):
     )
     warm_start: bool = Field(
         default=True,
-        description="Fork stages from a process that has imported torch already; Linux only.",
+        description="Fork stages from a process that has imported torch (Linux). Off saves about "
+        "0.6 GB for each process of a worker and makes each stage 3 to 6 s slower.",
     )
     doctor_at_start: bool = Field(
         default=True,
@@ -269,11 +325,12 @@ class Settings(BaseSettings):
     sandbox_layers: str = Field(
         "landlock,namespaces",
         pattern=patterns.SANDBOX_LAYERS,
-        description="Which mechanisms may be used; for machines where one of them is in the way.",
+        description="Which mechanisms may be used, for machines where one of them is in the way.",
     )
     sandbox_read: Roots = Field(
         default_factory=list,
-        description="More folders that every stage may read, for example of a CUDA toolkit.",
+        description="More folders that every stage may read, such as a CUDA toolkit's, separated "
+        "by colons.",
     )
     system_metrics_seconds: float = Field(
         10, gt=0, description="Between two samples of a running stage's CPU, memory, disk and GPUs."
@@ -284,8 +341,12 @@ class Settings(BaseSettings):
         description="Let other processes of the same user read the memory and the environment of "
         "API, reconciler and workers, as py-spy and gdb do. Root always can.",
     )
-    log_format: str = Field("console", pattern=patterns.LOG_FORMAT)
-    log_level: str = "INFO"
+    log_format: str = Field(
+        "console",
+        pattern=patterns.LOG_FORMAT,
+        description="`console`, or `json`: a document per line.",
+    )
+    log_level: str = Field("INFO", description="`DEBUG`, `INFO`, `WARNING` or `ERROR`.")
 
     @classmethod
     def settings_customise_sources(

@@ -17,6 +17,9 @@ _NEEDED = ("torch", "transformers", "accelerate", "pynvml", "psutil")
 def doctor(
     *,
     quick: Annotated[bool, typer.Option("--quick", help="Only what takes seconds.")] = False,
+    thorough: Annotated[
+        bool, typer.Option("--thorough", help="Also train, resume and ask a model of every task.")
+    ] = False,
     only: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="This check; may be repeated.")
     ] = None,
@@ -39,7 +42,7 @@ def doctor(
             "imported: install finetune-service[worker] (with containers: "
             "`docker compose run --rm worker finetune doctor`)"
         )
-    options = ["--quick"] * quick + ["--json"] * as_json
+    options = ["--quick"] * quick + ["--thorough"] * thorough + ["--json"] * as_json
     options += [part for name in only or [] for part in ("--only", name)]
     options += ["--report", str(report)] if report is not None else []
     # Replaced, not imported: the control plane never loads torch.

@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -31,7 +29,6 @@ from service.contract.training_fields import ADDITIONS
 DUMPS: dict[str, dict[str, Any]] = json.loads(
     Path(__file__).with_name("training_arguments_dumps.json").read_text()
 )
-ROOT = Path(__file__).parents[2]
 THEIRS = {field.name: field for field in dataclasses.fields(transformers.TrainingArguments)}
 
 
@@ -72,19 +69,6 @@ class TestEveryField:
     )
     def test_sentences(self, table: dict[str, str]) -> None:
         assert all(len(sentence.split()) > 1 for sentence in table.values())
-
-
-class TestDocument:
-    def test_it_is_what_the_tables_say(self) -> None:
-        """`make docs` writes it anew."""
-        made = subprocess.run(
-            [sys.executable, "-m", "scripts.training_options"],
-            cwd=ROOT,
-            capture_output=True,
-            check=True,
-            text=True,
-        )
-        assert (ROOT / "docs" / "training-options.md").read_text() == made.stdout
 
 
 class TestRefusedValues:

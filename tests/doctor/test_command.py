@@ -13,8 +13,8 @@ import pytest
 
 from tests.support.services import wait_until
 from worker.doctor.__main__ import main
+from worker.doctor.isolated import function_of
 from worker.doctor.registry import CHECKS
-from worker.doctor.run_check import function_of
 
 ROOT = Path(__file__).resolve().parents[2]
 FINETUNE = str(Path(sys.executable).parent / "finetune")
@@ -70,7 +70,7 @@ class TestQuick:
         report = report_of(ran[0] / "found")
         found = {check["name"]: check for check in report["checks"]}
         assert report["status"] in ("ok", "warning")
-        for name in ("torch", "products", "precision-auto", "compiler", "allocator", "home"):
+        for name in ("torch", "products", "compiler", "allocator", "home"):
             assert found[name]["status"] == "ok", found[name]
         assert found["devices"]["status"] == "not_run"
         assert found["devices"]["reason"] == "this machine has no NVIDIA GPU"
@@ -86,7 +86,7 @@ class TestQuick:
         report = report_of(folder / "found")
         assert report["environment"]["FINETUNE_HUB_TOKEN"] == "***"
         assert report["machine"]["packages"]["torch"].startswith("2.")
-        assert "| products | ok |" in markdown
+        assert "\nproducts                ok       relative errors" in markdown
 
     def test_it_leaves_nothing_behind(self, ran: Ran) -> None:
         assert list((ran[0] / "home" / "doctor").iterdir()) == []
@@ -99,7 +99,7 @@ class TestEndings:
         assert done.returncode == 1
         assert "home                    FAILED   FINETUNE_HOME is not writable" in done.stdout
         assert "to do: Make this user its owner" in done.stdout
-        assert "### home: FAILED" in (tmp_path / "doctor-report.md").read_text()
+        assert "to do: Make this user its owner" in (tmp_path / "doctor-report.md").read_text()
 
     def test_an_unknown_check_is_a_usage_error(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -140,5 +140,5 @@ class TestRegistry:
         for check in CHECKS:
             assert callable(function_of(f"worker.doctor.checks.{check.run}"))
 
-    def test_the_quick_ones_need_no_gpu_package(self) -> None:
-        assert all("triton" not in check.needs for check in CHECKS if check.quick)
+    def test_a_worker_s_start_trains_nothing(self) -> None:
+        assert not any(check.trains for check in CHECKS if check.quick)

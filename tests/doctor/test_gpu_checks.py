@@ -82,6 +82,25 @@ class TestTorch:
         )
         assert found.remedy.startswith("Update NVIDIA's driver")
 
+    @pytest.mark.parametrize(
+        ("built", "status"),
+        [
+            (["sm_80", "sm_90"], "ok"),
+            (["sm_75", "compute_75"], "ok"),
+            (["sm_75", "sm_90a"], "failed"),
+            (["sm_86", "compute_90"], "failed"),
+        ],
+    )
+    def test_kernels_for_the_gpu(
+        self, monkeypatch: pytest.MonkeyPatch, built: list[str], status: str
+    ) -> None:
+        Nvml([Gpu(A)]).install(monkeypatch)
+        plain = context(A)
+        view = plain.torch.model_copy(update={"architectures": built})
+        found = torch_build(plain.model_copy(update={"torch": view}))
+        assert found.status == status
+        assert ("has no kernels for NVIDIA A100" in found.summary) == (status == "failed")
+
 
 class TestDevices:
     def test_the_same_in_the_same_order(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,6 @@ _ALLOWED = {
     *("service/store/audit.py", "service/login_links.py", "worker/supervision/system_metrics.py"),
     *(
         "worker/doctor/report.py",
-        "worker/doctor/checks/job_metrics.py",
         "worker/lifecycle/start_check.py",
     ),
     *("service/cli/job_page.py", "service/cli/jobs.py", "service/cli/live_display.py"),

@@ -1,5 +1,5 @@
-"""`mode: evaluate` and `mode: predict` of every task: the numbers and the answers are those of the
-job that trained the model."""
+"""`mode: evaluate` and `mode: predict`: the numbers and the answers are those of the job that
+trained the model. Here are variants of tasks; tests/doctor/test_tasks.py has each task."""
 
 import json
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from service.contract.events import ArtifactWritten, Metric, Notice, Progress
 from service.contract.failures import FailureCode, StageError
 from service.contract.stages import TrainResult
 from tests.data.squad_sample import squad_rows
-from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_llama, save_tiny_t5
+from tests.support.models import save_tiny_bert, save_tiny_gpt2
 from tests.tasks.stages import StagedJob, write_rows
 from tests.training.support import PLAIN, Recorder
 from worker.stages.base import Stopped
@@ -23,8 +23,6 @@ Rows = list[dict[str, Any]]
 TEXTS = [
     f"the report of the water board was read by {number} in the morning" for number in range(24)
 ]
-PAIRS = [{"text": text, "summary": text[:20]} for text in TEXTS]
-CHOICES = [{"prompt": t[:20], "chosen": t[20:], "rejected": t[-20:]} for t in TEXTS]
 
 
 @dataclass(frozen=True)
@@ -39,13 +37,8 @@ class Case:
         return [{k: v for k, v in row.items() if k not in self.labels} for row in self.rows]
 
 
-def t5(folder: Path) -> Path:
-    return save_tiny_t5(folder, TEXTS)
-
-
 QA = {"type": "question-answering", "max_seq_length": 128, "doc_stride": 32}
 CASES = {
-    "question-answering": Case(QA, squad_rows("train", "1.1")[:12], ("answers",), save_tiny_bert),
     "question-answering v2": Case(
         {**QA, "version_2_with_negative": True},
         squad_rows("train", "2.0")[:12],
@@ -76,51 +69,13 @@ CASES = {
         ("label",),
         save_tiny_bert,
     ),
-    "token-classification": Case(
-        {"type": "token-classification"},
-        [
-            {"tokens": text.split(), "tags": (["O", "B-X", "I-X"] * 9)[: len(text.split())]}
-            for text in TEXTS
-        ],
-        ("tags",),
-        save_tiny_bert,
-    ),
-    "summarization": Case(
-        {"type": "summarization", "max_source_length": 32, "max_target_length": 8},
-        PAIRS,
-        ("summary",),
-        t5,
-    ),
-    "translation": Case(
-        {"type": "translation", "max_source_length": 32, "max_target_length": 8},
-        [{"source": row["text"], "target": row["summary"]} for row in PAIRS],
-        ("target",),
-        t5,
-    ),
-    "causal-lm": Case(
-        {"type": "causal-lm", "block_size": 16}, [{"text": t} for t in TEXTS], (), save_tiny_gpt2
-    ),
     "masked-lm": Case(
         {"type": "masked-lm", "max_seq_length": 16},
         [{"text": t} for t in TEXTS],
         (),
         save_tiny_bert,
     ),
-    "chat": Case(
-        {
-            "type": "chat",
-            "packing": "bfd",
-            "generate": {"max_new_tokens": 8, "exact_match": r"by (\d+)"},
-        },
-        [{"prompt": text[:30], "completion": text[20:]} for text in TEXTS],
-        ("completion",),
-        save_tiny_llama,
-    ),
-    # An evaluation has no model from before the training.
-    "preference": Case({"type": "preference", "reference": "none"}, CHOICES, (), save_tiny_llama),
-    "reward": Case({"type": "reward"}, CHOICES, ("rejected",), save_tiny_llama),
 }
-LANGUAGE_MODELS = {"causal-lm", "masked-lm", "chat", "preference"}
 
 
 @dataclass
@@ -190,7 +145,7 @@ def scores(metrics: dict[str, float]) -> dict[str, float]:
     return {n: v for n, v in metrics.items() if n.startswith("eval_") and not n.endswith(speeds)}
 
 
-class TestEveryTask:
+class TestVariants:
     @pytest.mark.parametrize("name", CASES)
     def test_an_evaluation_gives_the_numbers_of_the_training(
         self, name: str, trained: Callable[[str], Trained], tmp_path: Path
@@ -218,8 +173,8 @@ class TestEveryTask:
         assert files_of(job).items() <= files_of(first.job).items()
         assert "predictions.json" in files_of(job)
 
-    # Language models write texts, and fill masks: see below.
-    @pytest.mark.parametrize("name", [name for name in CASES if name not in LANGUAGE_MODELS])
+    # It fills masks: see below.
+    @pytest.mark.parametrize("name", [name for name in CASES if name != "masked-lm"])
     def test_predictions_need_no_labels(
         self, name: str, trained: Callable[[str], Trained], tmp_path: Path
     ) -> None:

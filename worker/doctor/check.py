@@ -1,19 +1,15 @@
 """The definition of a check, its input (`Context`) and its result (`Finding`)."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from worker.doctor import processes
-from worker.doctor.processes import Done
-
 Status = Literal["ok", "warning", "failed", "not_run"]
 
 GPU: Final = "gpu"
-TWO_GPUS: Final = "two gpus"
+TORCH: Final = "torch"
 LINUX: Final = "linux"
 
 
@@ -25,19 +21,21 @@ class Check:
     """The name for `--only`: lower case, words joined by hyphens."""
     title: str
     run: str
-    """`file:function` in worker/doctor/checks; called as `function(context)`, gives a Finding."""
+    """`file:function` in worker/doctor/checks; called as `function(context)`, gives a Finding, in a
+    process of its own."""
     seconds: float
     """The time limit: then its processes are killed and the check has failed."""
     quick: bool = False
     """Whether `--quick` includes it: all quick checks together take less than a minute."""
+    thorough: bool = False
+    """Whether only `--thorough` includes it."""
     on_device: bool = False
     """Whether it computes on a GPU if there is one. A starting worker skips such checks, because a
     job may be using the GPU."""
-    forks: bool = False
-    """Whether it runs stages (`worker.doctor.jobs`). Its process is then forked from one that has
-    imported their libraries, and must not start CUDA before the stages run."""
+    trains: bool = False
+    """Whether it runs stages: it is called as `function(context, jobs)` in the doctor's process."""
     needs: tuple[str, ...] = ()
-    """GPU, TWO_GPUS, LINUX, or names of packages to import; what is missing makes it `not_run`."""
+    """GPU, TORCH, LINUX, or names of packages to import; what is missing makes it `not_run`."""
 
 
 class Finding(BaseModel):
@@ -82,15 +80,18 @@ class TorchView(BaseModel):
         default_factory=list,
         description='[{"index", "name", "uuid", "capability": [9, 0], "memory_bytes"}]',
     )
+    architectures: list[str] = Field(
+        default_factory=list, description="For which it has kernels: `sm_90`, `compute_120`."
+    )
 
 
 class Context(BaseModel):
-    """The input of a check. `scratch` is an empty folder for this check, removed afterwards."""
+    """The input of a check, `name`. `scratch` is an empty folder for it, removed afterwards."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     scratch: Path
-    quick: bool = False
+    name: str = ""
     in_background: bool = Field(default=False, description="A worker runs it at its start.")
     gpus: list[dict[str, Any]] = Field(
         default_factory=list, description="As `worker.devices.gpus.gpus()` lists them."
@@ -101,26 +102,3 @@ class Context(BaseModel):
     def device(self) -> Literal["cpu", "cuda"]:
         """Where a check computes: on the GPU if torch can use one."""
         return "cuda" if self.torch.available else "cpu"
-
-    def run_module(
-        self,
-        module: str,
-        *arguments: str,
-        seconds: float,
-        environment: Mapping[str, str] | None = None,
-    ) -> Done:
-        """Run `python -P -m <module> <arguments>` in the scratch folder, with a time limit.
-
-        The process and all its descendants are killed at the limit, and die with this process.
-        `environment` is added to the environment of this process.
-        """
-        return processes.run(
-            module,
-            arguments,
-            seconds=seconds,
-            environment=environment or {},
-            folder=self.scratch,
-        )
-
-
-Run = Callable[[Context], Finding]

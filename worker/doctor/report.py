@@ -38,7 +38,7 @@ def worst(lines: Sequence[Line]) -> Status:
     return max((line.finding.status for line in lines), key=_RANKS.index, default="not_run")
 
 
-def as_json(examination: Examination, *, quick: bool) -> dict[str, JsonValue]:
+def as_json(examination: Examination, *, quick: bool, thorough: bool) -> dict[str, JsonValue]:
     """The whole report without anything that must not be public."""
     lines = examination.lines
     cleaner = Cleaner()
@@ -47,6 +47,7 @@ def as_json(examination: Examination, *, quick: bool) -> dict[str, JsonValue]:
         "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "status": worst(lines),
         "quick": quick,
+        "thorough": thorough,
         "interrupted": examination.interrupted,
         "counts": {rank: sum(x.finding.status == rank for x in lines) for rank in _RANKS},
         "checks": [_line_as_json(line) for line in lines],
@@ -62,12 +63,12 @@ def _line_as_json(line: Line) -> dict[str, JsonValue]:
     return {**named, **line.finding.model_dump(mode="json")}
 
 
-def write(report: dict[str, JsonValue], folder: Path) -> list[Path]:
+def write(report: dict[str, JsonValue], lines: Sequence[Line], folder: Path) -> list[Path]:
     """Write both files. Raises OSError if the folder is not writable."""
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / JSON_NAME, folder / MARKDOWN_NAME]
     text = json.dumps(report, indent=1, ensure_ascii=False) + "\n"
-    for file, content in zip(files, (text, as_markdown(report)), strict=True):
+    for file, content in zip(files, (text, as_markdown(report, lines)), strict=True):
         file.write_text(content, encoding="utf-8")
     return files
 
@@ -118,69 +119,15 @@ def terminal_summary(examination: Examination) -> str:
 # ---- Markdown -------------------------------------------------------------------------------
 
 
-def as_markdown(report: dict[str, Any]) -> str:
-    parts = [
-        "# finetune doctor",
-        f"Made {report['made_at']}; {'the quick checks' if report['quick'] else 'all checks'}"
+def as_markdown(report: dict[str, Any], lines: Sequence[Line]) -> str:
+    """What the terminal shows, and the rest of the report as JSON."""
+    which = "the quick checks" if report["quick"] else "the checks of the machine"
+    table = "\n".join([terminal_header(), *map(terminal_lines, lines)])
+    rest = {name: report[name] for name in ("machine", "environment")}
+    return (
+        f"# finetune doctor\n\nMade {report['made_at']}; "
+        f"{'all checks' if report['thorough'] else which}"
         f"{', interrupted' if report['interrupted'] else ''}; result: "
-        f"**{_SHOWN[report['status']]}**.",
-        "## Checks",
-        _table(
-            ("check", "result", "what was found", "seconds"),
-            [
-                (c["name"], _SHOWN[c["status"]], _found(c), f"{c['seconds']:g}")
-                for c in report["checks"]
-            ],
-        ),
-        *_details(report["checks"]),
-        "## Machine",
-        _table(("", ""), _machine_rows(report["machine"])),
-        "## Packages",
-        _table(
-            ("package", "version"),
-            [(n, v or "not installed") for n, v in report["machine"]["packages"].items()],
-        ),
-        "## Environment variables",
-        _table(("variable", "value"), list(report["environment"].items())),
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-def _found(check: dict[str, Any]) -> str:
-    is_reason = check["status"] == "not_run" and check["reason"]
-    return str(check["reason"] if is_reason else check["summary"])
-
-
-def _details(checks: list[dict[str, Any]]) -> list[str]:
-    """The reason and the remedy of each check with a warning or a failure."""
-    parts = []
-    for check in checks:
-        if check["status"] in ("warning", "failed"):
-            parts += [
-                f"### {check['name']}: {_SHOWN[check['status']]}",
-                f"{check['summary']}\n\nWhy:\n\n```\n{check['reason']}\n```",
-                f"To do: {check['remedy']}",
-            ]
-    return parts
-
-
-def _machine_rows(machine: dict[str, Any]) -> list[tuple[str, str]]:
-    left_out = {"packages", "torch", "gpus"}
-    rows = [(name, str(value)) for name, value in machine.items() if name not in left_out]
-    rows += [(f"GPU (NVML) {n}", _pairs(gpu)) for n, gpu in enumerate(machine["gpus"])]
-    torch = machine["torch"]
-    rows += [(f"GPU (torch) {n}", _pairs(gpu)) for n, gpu in enumerate(torch["devices"])]
-    text = f"{torch['version']}, CUDA build {torch['cuda_build']}, CUDA available: "
-    return [*rows, ("torch", text + ("yes" if torch["available"] else f"no: {torch['reason']}"))]
-
-
-def _pairs(values: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in values.items() if name != "type")
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    def row(cells: Sequence[str]) -> str:
-        clean = (cell.replace("|", "\\|").replace("\n", " ") for cell in cells)
-        return f"| {' | '.join(clean)} |"
-
-    return "\n".join([row(columns), row(["---"] * len(columns)), *map(row, rows)])
+        f"**{_SHOWN[report['status']]}**.\n\n```\n{Cleaner().text(table)}\n```\n\n"
+        f"```json\n{json.dumps(rest, indent=1, ensure_ascii=False)}\n```\n"
+    )

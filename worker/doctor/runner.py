@@ -1,22 +1,24 @@
-"""Runs the checks one after another, each in its own process."""
+"""Runs the checks one after another: each in its own process, or with stages of its own."""
 
 import importlib.util
+import os
 import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from traceback import format_exc
 from typing import Final
 
 from pydantic import ValidationError
 
 from worker.devices.gpus import gpus
-from worker.doctor import jobs, processes
+from worker.doctor import isolated
 from worker.doctor.check import (
     GPU,
     LINUX,
-    TWO_GPUS,
+    TORCH,
     Check,
     Context,
     Finding,
@@ -24,8 +26,7 @@ from worker.doctor.check import (
     failed,
     not_run,
 )
-from worker.doctor.run_check import CONTEXT, FINDING
-from worker.doctor.warm import Warm
+from worker.doctor.jobs import Jobs, StageFailedError
 
 _TORCH_SECONDS: Final = 120.0
 # No check needs the network, and none may wait for it.
@@ -57,7 +58,6 @@ class Doctor:
 
     checks: Sequence[Check]
     scratch: Path
-    quick: bool = False
     in_background: bool = False
     package: str = "worker.doctor.checks"
     """Where the checks' files are."""
@@ -65,13 +65,14 @@ class Doctor:
     def examine(self, report: Callable[[Line], None]) -> Examination:
         """Call `report` for each line as soon as it is known. After KeyboardInterrupt the remaining
         checks are `not_run`."""
+        os.environ |= _OFFLINE
         done = Examination()
         try:
             context = self._context()
             done.torch = context.torch
-            with Warm(jobs.libraries(context.device), _OFFLINE) as warm:
+            with Jobs(self._folder("jobs"), context) as jobs:
                 for check in self.checks:
-                    done.lines.append(self._line(check, context, warm))
+                    done.lines.append(self._line(check, context, jobs))
                     report(done.lines[-1])
         except KeyboardInterrupt:
             done.interrupted = True
@@ -86,73 +87,68 @@ class Doctor:
         """Longer limits in the background, where jobs have priority and no user waits."""
         return 10.0 if self.in_background else 1.0
 
+    def _folder(self, name: str) -> Path:
+        scratch = self.scratch / name / "scratch"
+        scratch.mkdir(parents=True)
+        return scratch
+
     def _context(self) -> Context:
-        file = self.scratch / "torch.json"
-        done = processes.run(
-            "worker.doctor.torch_view",
-            [str(file)],
-            seconds=self._time_factor * _TORCH_SECONDS,
-            environment=_OFFLINE,
-            folder=self.scratch,
-        )
+        found = [dict(gpu) for gpu in gpus()]
+        folder = self._folder("torch-view")
+        context = Context(scratch=folder, in_background=self.in_background, gpus=found)
+        limit = self._time_factor * _TORCH_SECONDS
+        done = isolated.run("worker.doctor.torch_view:query", context, seconds=limit)
         try:
-            view = TorchView.model_validate_json(file.read_bytes())
-        except (OSError, ValidationError):
+            view = TorchView.model_validate_json(done.result or b"")
+        except ValidationError:
             ending = "did not finish in time" if done.status is None else f"ended ({done.status})"
             view = TorchView(reason=f"the process that queries torch {ending}: {done.tail}")
-        return Context(
-            scratch=self.scratch,
-            quick=self.quick,
-            in_background=self.in_background,
-            gpus=[dict(gpu) for gpu in gpus()],
-            torch=view,
-        )
+        return context.model_copy(update={"torch": view})
 
-    def _line(self, check: Check, context: Context, warm: Warm) -> Line:
+    def _line(self, check: Check, context: Context, jobs: Jobs) -> Line:
         lacking = lacks(check, context)
         if lacking is not None:
             return Line(check, lacking)
         started = time.monotonic()
-        finding = self._run(check, context, warm)
+        run = self._train if check.trains else self._isolate
+        finding = run(check, context.model_copy(update={"name": check.name}), jobs)
         return Line(check, finding, round(time.monotonic() - started, 2))
 
-    def _run(self, check: Check, context: Context, warm: Warm) -> Finding:
-        folder = self.scratch / check.name
-        scratch = folder / "scratch"
-        scratch.mkdir(parents=True)
-        given = context.model_copy(update={"scratch": scratch})
-        (folder / CONTEXT).write_text(given.model_dump_json(), encoding="utf-8")
-        arguments = [f"{self.package}.{check.run}", str(folder)]
+    def _train(self, check: Check, context: Context, jobs: Jobs) -> Finding:
+        jobs.deadline = time.monotonic() + self._time_factor * check.seconds
+        try:
+            run = isolated.function_of(f"{self.package}.{check.run}")
+            finding: Finding = run(context, jobs)
+        except StageFailedError as error:
+            remedy = "See the checks above this one; if all are ok, please send this report."
+            return failed("a tiny job failed", reason=str(error), remedy=remedy)
+        except Exception:
+            return failed("the check failed", reason=format_exc(), remedy=_REPORT_IT)
+        return finding
+
+    def _isolate(self, check: Check, context: Context, _: Jobs) -> Finding:
+        scratch = self._folder(check.name)
         limit = self._time_factor * check.seconds
         try:
-            done = None
-            if check.forks:
-                done = warm.run(arguments, seconds=limit, folder=scratch)
-            done = done or processes.run(
-                "worker.doctor.run_check",
-                arguments,
+            done = isolated.run(
+                f"{self.package}.{check.run}",
+                context.model_copy(update={"scratch": scratch}),
                 seconds=limit,
-                environment=_OFFLINE,
-                folder=scratch,
             )
-            return _finding(limit, folder / FINDING, done)
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _finding(limit: float, file: Path, done: processes.Done) -> Finding:
-    """The finding that the check wrote, even if its process failed later; else how it ended."""
-    if file.is_file():
-        return Finding.model_validate_json(file.read_bytes())
-    if done.status is None:
-        return failed(
-            f"did not end within {limit:g} s and was killed",
-            reason=done.tail or "it had no output",
-            remedy="Run it again with nothing else running; if it hangs again, update the driver "
-            "and send this report.",
-        )
-    ending = f"status {done.status}" if done.status >= 0 else f"signal {-done.status}"
-    return failed(f"the check's process ended with {ending}", reason=done.tail, remedy=_REPORT_IT)
+            shutil.rmtree(scratch.parent, ignore_errors=True)
+        if done.result is not None:
+            return Finding.model_validate_json(done.result)
+        if done.status is None:
+            return failed(
+                f"did not end within {limit:g} s and was killed",
+                reason=done.tail or "it had no output",
+                remedy="Run it again with nothing else running; if it hangs again, update the "
+                "driver and send this report.",
+            )
+        ending = f"status {done.status}" if done.status >= 0 else f"signal {-done.status}"
+        summary = f"the check's process ended with {ending}"
+        return failed(summary, reason=done.tail, remedy=_REPORT_IT)
 
 
 def lacks(check: Check, context: Context) -> Finding | None:
@@ -161,39 +157,25 @@ def lacks(check: Check, context: Context) -> Finding | None:
         reason = "it computes on the GPU, which a job may be using: run `finetune doctor`"
         return not_run("not run", reason=reason)
     for need in check.needs:
-        reason, remedy = _NEEDS.get(need, _package)(need, context)
+        reason, remedy = _missing(need, context)
         if reason:
             return not_run("not run", reason=reason, remedy=remedy)
     return None
 
 
-def _gpu(_: str, context: Context) -> tuple[str, str]:
-    if context.torch.available:
-        return "", ""
-    if context.gpus:
-        return "torch cannot use this machine's GPU: see the check `torch`", ""
-    return "this machine has no NVIDIA GPU", ""
-
-
-def _two_gpus(need: str, context: Context) -> tuple[str, str]:
-    reason, remedy = _gpu(need, context)
-    if not reason and len(context.torch.devices) < 2:
-        reason = "only one GPU is visible here"
-    return reason, remedy
-
-
-def _linux(_: str, __: Context) -> tuple[str, str]:
-    return ("" if sys.platform == "linux" else "only on Linux"), ""
-
-
-def _package(need: str, _: Context) -> tuple[str, str]:
+def _missing(need: str, context: Context) -> tuple[str, str]:
+    """Why the machine lacks `need`, and what to do; empty if it has it."""
+    if need == GPU:
+        if context.torch.available:
+            return "", ""
+        if context.gpus:
+            return "torch cannot use this machine's GPU: see the check `torch`", ""
+        return "this machine has no NVIDIA GPU", ""
+    if need == TORCH:
+        why = "torch cannot be imported: see the check `torch`"
+        return ("" if context.torch.version else why), ""
+    if need == LINUX:
+        return ("" if sys.platform == "linux" else "only on Linux"), ""
     if importlib.util.find_spec(need) is not None:
         return "", ""
     return f"the package {need} is not installed", f"If you want to use it: `pip install {need}`."
-
-
-_NEEDS: Final[dict[str, Callable[[str, Context], tuple[str, str]]]] = {
-    GPU: _gpu,
-    TWO_GPUS: _two_gpus,
-    LINUX: _linux,
-}

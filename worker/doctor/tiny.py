@@ -1,10 +1,8 @@
-"""Tiny models with random weights, tokenizers, data and jobs for every task, created offline.
-
-Seeds are fixed: two calls write the same files.
-"""
+"""Tiny models with random weights and without dropout, tokenizers, data and jobs for every task,
+created offline. Seeds are fixed: two calls write the same files."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,105 +19,79 @@ SENTENCES: Final = (
 _SPECIALS: Final = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<s>", "</s>")
 
 ENCODER, DECODER, BOTH = "encoder", "decoder", "encoder-decoder"
-_BODIES: Final = {
-    "question-answering": ENCODER,
-    "causal-lm": DECODER,
-    "masked-lm": ENCODER,
-    "text-classification": ENCODER,
-    "token-classification": ENCODER,
-    "summarization": BOTH,
-    "translation": BOTH,
-    "chat": DECODER,
-    "preference": DECODER,
-    "reward": DECODER,
+_SHORT: Final[dict[str, Any]] = {
+    "max_source_length": 32,
+    "max_target_length": 8,
+    "generation": {"min_new_tokens": 4},
 }
-TASKS: Final = tuple(_BODIES)
-_DROPOUTS: Final[dict[str, tuple[str, ...]]] = {
-    ENCODER: ("hidden_dropout_prob", "attention_probs_dropout_prob"),
-    DECODER: ("attention_dropout",),
-    BOTH: ("dropout_rate",),
+# Task → its model and its parameters: so few tokens that a step takes milliseconds.
+_TASKS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "question-answering": (ENCODER, {"max_seq_length": 48, "doc_stride": 8}),
+    "causal-lm": (DECODER, {"block_size": 16}),
+    "masked-lm": (ENCODER, {"max_seq_length": 32, "line_by_line": True, "mlm_probability": 0.3}),
+    "text-classification": (ENCODER, {"max_seq_length": 32}),
+    "token-classification": (ENCODER, {"max_seq_length": 32}),
+    "summarization": (BOTH, _SHORT),
+    "translation": (BOTH, _SHORT),
+    "chat": (DECODER, {"max_length": 48, "packing": "bfd"}),
+    "preference": (DECODER, {"max_length": 48}),
+    "reward": (DECODER, {"max_length": 48}),
 }
-# Short texts and few tokens: a step takes milliseconds even on a slow processor.
-_OPTIONS: Final[dict[str, dict[str, Any]]] = {
-    "question-answering": {"max_seq_length": 48, "doc_stride": 8},
-    "causal-lm": {"block_size": 16},
-    "masked-lm": {"max_seq_length": 32, "line_by_line": True, "mlm_probability": 0.3},
-    "text-classification": {"max_seq_length": 32},
-    "token-classification": {"max_seq_length": 32},
-    "summarization": {"max_source_length": 32, "max_target_length": 8},
-    "translation": {"max_source_length": 32, "max_target_length": 8},
-    "chat": {"max_length": 48, "packing": "bfd"},
-    "preference": {"max_length": 48},
-    "reward": {"max_length": 48},
-}
+PREDICTED: Final = 6
+"""Rows of the test splits."""
+_LABELS: Final = ("answers", "label", "tags", "summary", "target")
+"""Columns that rows to predict do not have."""
 _CHAT_TEMPLATE: Final = (
     "{% for turn in messages %}{{ bos_token + turn.role + ':' + turn.content + eos_token }}"
     "{% endfor %}{% if add_generation_prompt %}{{ bos_token + 'assistant:' }}{% endif %}"
 )
 
 
-def job(
-    task: str,
-    folder: Path,
-    *,
-    dropout: float | None = None,
-    copies: int = 1,
-    **task_options: Any,
-) -> dict[str, Any]:
-    """The task, model and dataset of a spec; creates their files in `folder` if they are missing.
-
-    `dropout`: the model's dropout; None keeps its default. `copies`: how often rows are repeated.
-    """
-    body = _BODIES[task]
-    changes = {} if dropout is None else dict.fromkeys(_DROPOUTS[body], dropout)
-    data = folder / f"{task}-{copies}.jsonl"
-    if not data.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        data.write_text("".join(json.dumps(row) + "\n" for row in _rows(task)) * copies)
+def job(task: str, folder: Path, splits: Sequence[str], **parameters: Any) -> dict[str, Any]:
+    """The task, model and dataset of a spec whose files `write` has written to `folder`."""
+    body, usual = _TASKS[task]
+    files = {split: str(folder / f"{task}-{split}.jsonl") for split in splits}
     return {
-        "task": {"type": task, **_OPTIONS[task], **task_options},
-        "model": {"name_or_path": str(model(body, folder, **changes))},
-        "dataset": {
-            "source": "path",
-            "train": str(data),
-            "validation": str(data),
-            "max_eval_samples": 12,
-        },
+        "task": {"type": task, **usual, **parameters},
+        "model": {"name_or_path": str(folder / body)},
+        "dataset": {"source": "path", **files},
     }
 
 
-def model(body: str, folder: Path, **config: Any) -> Path:
-    """The folder of a model under `folder`, created if missing; `config` overrides its defaults."""
-    name = "-".join([body, *(f"{key}-{value}" for key, value in config.items())])
-    target = folder / name
-    if not (target / "config.json").exists():
-        import torch
+def write(folder: Path) -> None:
+    """The models and data of all tasks, unless they are there."""
+    if folder.exists():
+        return
+    import torch
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
+    for body, make in _MAKERS.items():
         torch.manual_seed(0)
-        made = _MAKERS[body](config)
-        _tokenizer(body).save_pretrained(target)
-        made.save_pretrained(target)
-    return target
+        make().save_pretrained(folder / body)
+        _tokenizer(body).save_pretrained(folder / body)
+    for task in _TASKS:
+        rows = _rows(task)
+        splits = {
+            "train": rows,
+            "validation": rows[:12],
+            "test": [*map(_to_predict, rows[:PREDICTED])],
+        }
+        for split, some in splits.items():
+            lines = "".join(json.dumps(row) + "\n" for row in some)
+            (folder / f"{task}-{split}.jsonl").write_text(lines)
+
+
+def _to_predict(row: dict[str, Any]) -> dict[str, Any]:
+    """Without labels; with a mask, which only masked language models need."""
+    kept = {name: value for name, value in row.items() if name not in _LABELS}
+    return {name: f"[MASK] {value}" if name == "text" else value for name, value in kept.items()}
 
 
 def _rows(task: str) -> list[dict[str, Any]]:
     """Each sentence in a few lengths, so that batches have padding."""
-    texts = [" ".join(s.split()[:length]) for length in (4, 9, 99) for s in SENTENCES]
-    if task == "question-answering":
-        return [_question(text) for text in texts]
-    if task == "text-classification":
-        return [{"text": text, "label": "long" if len(text) > 40 else "short"} for text in texts]
-    if task == "token-classification":
-        return [{"tokens": text.split(), "tags": _tags(text)} for text in texts]
-    if task == "summarization":
-        return [{"text": text, "summary": " ".join(text.split()[:3])} for text in texts]
-    if task == "translation":
-        return [{"source": text, "target": " ".join(text.split()[:3])} for text in texts]
-    if task == "chat":
-        return [{"messages": _turns(text)} for text in texts]
-    if task in ("preference", "reward"):
-        return [_pair(text) for text in texts]
-    return [{"text": text} for text in texts]
+    row = _ROWS.get(task, lambda text: {"text": text})
+    return [row(" ".join(s.split()[:length])) for length in (4, 9, 99) for s in SENTENCES]
 
 
 def _question(text: str) -> dict[str, Any]:
@@ -129,13 +101,13 @@ def _question(text: str) -> dict[str, Any]:
     return {"question": "what is second?", "context": text, "answers": answers}
 
 
-def _turns(text: str) -> list[dict[str, str]]:
+def _turns(text: str) -> dict[str, Any]:
     words = text.split()
-    asked, answered = " ".join(words[:2]), " ".join(words[2:])
-    return [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]
+    turns = {"user": " ".join(words[:2]), "assistant": " ".join(words[2:])}
+    return {"messages": [{"role": role, "content": said} for role, said in turns.items()]}
 
 
-def _pair(text: str) -> dict[str, str]:
+def _pair(text: str) -> dict[str, Any]:
     """The better answer continues the text, the worse one continues it in reverse."""
     words = text.split()
     rest = words[2:]
@@ -146,8 +118,25 @@ def _pair(text: str) -> dict[str, str]:
     }
 
 
-def _tags(text: str) -> list[str]:
-    return ["B-ARTICLE" if word in {"the", "a"} else "O" for word in text.split()]
+def _tagged(text: str) -> dict[str, Any]:
+    tags = ["B-ARTICLE" if word in {"the", "a"} else "O" for word in text.split()]
+    return {"tokens": text.split(), "tags": tags}
+
+
+def _begin(text: str) -> str:
+    return " ".join(text.split()[:3])
+
+
+_ROWS: Final[dict[str, Callable[[str], dict[str, Any]]]] = {
+    "question-answering": _question,
+    "text-classification": lambda t: {"text": t, "label": "long" if len(t) > 40 else "short"},
+    "token-classification": _tagged,
+    "summarization": lambda text: {"text": text, "summary": _begin(text)},
+    "translation": lambda text: {"source": text, "target": _begin(text)},
+    "chat": _turns,
+    "preference": _pair,
+    "reward": _pair,
+}
 
 
 def _tokenizer(body: str) -> Any:
@@ -190,38 +179,37 @@ def _tokenizer(body: str) -> Any:
 
 
 _VOCABULARY: Final = 384
+_SIZES: Final[dict[str, Any]] = {
+    "vocab_size": _VOCABULARY,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 64,
+}
 
 
-def _encoder(config: Mapping[str, Any]) -> Any:
+def _encoder() -> Any:
     from transformers import BertConfig, BertModel
 
-    shape: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    shape |= {"intermediate_size": 64, "max_position_embeddings": 64, **config}
-    return BertModel(BertConfig(vocab_size=_VOCABULARY, **shape))
+    dropout: Any = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
+    return BertModel(BertConfig(**_SIZES, **dropout))
 
 
-def _decoder(config: Mapping[str, Any]) -> Any:
+def _decoder() -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    shape: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    shape |= {"num_key_value_heads": 1, "intermediate_size": 64, "max_position_embeddings": 64}
     tokens: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 5, "eos_token_id": 6}
-    return LlamaForCausalLM(LlamaConfig(**{"vocab_size": _VOCABULARY, **shape, **tokens, **config}))
+    return LlamaForCausalLM(LlamaConfig(num_key_value_heads=1, **_SIZES, **tokens))
 
 
-def _encoder_decoder(config: Mapping[str, Any]) -> Any:
+def _encoder_decoder() -> Any:
     from transformers import T5Config, T5ForConditionalGeneration
 
-    shape: dict[str, Any] = {
-        "d_model": 32,
-        "d_kv": 16,
-        "d_ff": 64,
-        "num_layers": 2,
-        "num_heads": 2,
-        **config,
-    }
+    shape: dict[str, Any] = {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_heads": 2}
     tokens: dict[str, Any] = {"pad_token_id": 0, "eos_token_id": 6, "decoder_start_token_id": 0}
-    return T5ForConditionalGeneration(T5Config(vocab_size=_VOCABULARY, **shape, **tokens))
+    config = T5Config(vocab_size=_VOCABULARY, dropout_rate=0.0, **shape, **tokens)
+    return T5ForConditionalGeneration(config)
 
 
 _MAKERS: Final = {ENCODER: _encoder, DECODER: _decoder, BOTH: _encoder_decoder}

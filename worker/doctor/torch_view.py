@@ -1,15 +1,16 @@
-"""`python -m worker.doctor.torch_view <file>`: write what torch reports about CUDA, as JSON."""
+"""What torch reports about CUDA."""
 
-import sys
 import warnings
-from pathlib import Path
 
-from worker.doctor.check import TorchView
+from worker.doctor.check import Context, TorchView
 
 
-def query() -> TorchView:
+def query(_: Context) -> TorchView:
     """Starts CUDA if it is available, so only a process that does nothing else may call it."""
-    import torch
+    try:
+        import torch
+    except ImportError as error:
+        return TorchView(reason=str(error))
 
     version, build = str(torch.__version__), torch.version.cuda
     with warnings.catch_warnings(record=True) as caught:
@@ -21,7 +22,13 @@ def query() -> TorchView:
         devices = [_device(index) for index in range(torch.cuda.device_count())]
     except RuntimeError as error:  # CUDA may count devices that it cannot start
         return TorchView(version=version, cuda_build=build, reason=str(error))
-    return TorchView(version=version, cuda_build=build, available=True, devices=devices)
+    return TorchView(
+        version=version,
+        cuda_build=build,
+        available=True,
+        devices=devices,
+        architectures=torch.cuda.get_arch_list(),
+    )
 
 
 def _reason(caught: list[warnings.WarningMessage]) -> str:
@@ -50,15 +57,3 @@ def _device(index: int) -> dict[str, object]:
         "capability": [properties.major, properties.minor],
         "memory_bytes": properties.total_memory,
     }
-
-
-def main() -> None:
-    try:
-        view = query()
-    except ImportError as error:
-        view = TorchView(reason=str(error))
-    Path(sys.argv[1]).write_text(view.model_dump_json(), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

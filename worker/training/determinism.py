@@ -76,6 +76,6 @@ def notice(spec: JobSpec, device: torch.device) -> Notice | None:
     named = " and ".join(f"`{name}`" for name in unseen)
     return Notice(
         message=f"`{_OPTION}` does not apply to the kernels of bitsandbytes, which {named} uses: "
-        "run `finetune doctor` to see whether they give the same bits each time",
+        "two runs may end with different bits",
         data={"options": unseen},
     )

@@ -13,10 +13,9 @@ import transformers
 from service.contract.chat import ChatSpec
 from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
-from tests.support.models import CHATML, save_tiny_llama
+from tests.support.models import CHATML
 from tests.tasks.chat.jobs import ROWS, Row, chat_job, notices, talk
 from tests.tasks.stages import StagedJob
-from tests.training.support import Killed, Recorder, at_checkpoint
 from worker.tasks.base import load_splits
 from worker.tasks.chat import templates
 from worker.tasks.chat.chat import Chat
@@ -148,14 +147,6 @@ class TestPacking:
 
 
 class TestJob:
-    GOLDEN = (
-        5.74966287612915,
-        5.422396659851074,
-        5.0638427734375,
-        4.866146564483643,
-        4.647947788238525,
-    )
-
     def pairs(self) -> list[Row]:
         """Rows of two lengths by turns, of which two always fill an example."""
         made = []
@@ -163,15 +154,6 @@ class TestJob:
             made.append(talk(f"the report {number % 10} of the board", "was read by all"))
             made.append(talk(f"the water {number % 10}", "was there"))
         return made
-
-    def test_golden_numbers(self, tmp_path: Path) -> None:
-        splits = {"validation": ROWS[:8]}
-        result, recorder = chat_job(tmp_path / "job", splits=splits).train()
-        losses = list(recorder.train_values("loss").values())
-        assert losses == pytest.approx(self.GOLDEN, rel=1e-5)
-        assert result.metrics["eval_loss"] == pytest.approx(4.5212584504714375, rel=1e-5)
-        assert result.metrics["eval_perplexity"] == math.exp(result.metrics["eval_loss"])
-        assert result.metrics["eval_accuracy"] == pytest.approx(0.7115384615384616)
 
     def test_packed_trains_as_unpacked(self, tmp_path: Path) -> None:
         """The same sequences in each step."""
@@ -230,21 +212,6 @@ class TestJob:
         rows = json.loads((folder / "predictions.json").read_text())
         assert rows[0] == {"row": 1}
         assert rows[1]["loss"] == pytest.approx(result.metrics["test_loss"])
-
-    def test_resumed_bit_for_bit(self, tmp_path: Path) -> None:
-        model = save_tiny_llama(tmp_path / "llama")
-        packed: dict[str, Any] = {"packing": "bfd", "model": model}
-        options = {"save_steps": 2, "per_device_train_batch_size": 2, "padding_free": True}
-        whole, expected = chat_job(tmp_path / "whole", training=options, **packed).train()
-        job = chat_job(tmp_path / "job", training=options, **packed)
-        job.prepare()
-        with pytest.raises(Killed):
-            job.train(2, recorder=Recorder(kill_after=at_checkpoint(2)))
-        checkpoint = job.workspace / "attempts" / "2" / "checkpoints" / "2"
-        resumed, recorder = job.train(3, resume_from=checkpoint)
-        assert resumed.weights_sha256 == whole.weights_sha256
-        losses = expected.train_values("loss")
-        assert recorder.train_values("loss") == {step: losses[step] for step in (3, 4, 5)}
 
     def test_an_adapter_on_weights_of_eight_bits(self, tmp_path: Path) -> None:
         """Without padding, and nearly as on whole weights."""

@@ -30,51 +30,6 @@ def make_job(tmp_path: Path) -> MakeJob:
 ROWS = [{"text": f"number {n} is {'odd' if n % 2 else 'even'}", "label": n % 2} for n in range(12)]
 
 
-# MiniLM, ten steps of eight questions, float32, one thread.
-LOSSES = [
-    1.387152433,
-    1.37427485,
-    1.354352236,
-    1.262997508,
-    1.344210267,
-    1.266610026,
-    1.145368934,
-    1.207051516,
-    1.30497098,
-    1.185425758,
-]
-METRICS = {
-    "eval_loss": 1.1117314100265503,
-    "eval_accuracy": 0.8214285714285714,
-    "eval_f1": 0.8294413919413919,
-    "eval_f1_macro": 0.8294413919413919,
-    "eval_f1_weighted": 0.8370617477760335,
-    "eval_matthews_correlation": 0.7829770902623937,
-}
-
-
-class TestGolden:
-    def test_minilm_on_topics_of_questions(self, make_job: MakeJob) -> None:
-        job = make_job(
-            {
-                "train": EXAMPLES / "topics-train.jsonl",
-                "validation": EXAMPLES / "topics-long.jsonl",
-            },
-            model=minilm_dir(),
-            max_steps=10,
-            learning_rate=3e-4,
-        )
-        result, recorder = job.train()
-        assert list(recorder.train_values("loss").values()) == pytest.approx(LOSSES, rel=1e-5)
-        assert evaluations(result) == pytest.approx(METRICS, rel=1e-5)
-
-    def test_the_same_again(self, make_job: MakeJob) -> None:
-        job = make_job({"train": ROWS, "validation": ROWS}, max_steps=4)
-        first, again = job.train(2), job.train(3)
-        assert first[0].weights_sha256 == again[0].weights_sha256
-        assert first[1].train_values("loss") == again[1].train_values("loss")
-
-
 class TestModel:
     def test_the_finished_model_has_the_labels(self, make_job: MakeJob) -> None:
         rows = [{"text": "a", "label": "sad"}, {"text": "b", "label": "glad"}] * 3
@@ -540,24 +495,6 @@ class TestTestSplit:
         assert [row["prediction"] for row in found] == [each["label"] for each in theirs]
         scores = [row["probabilities"][row["prediction"]] for row in found]
         assert scores == pytest.approx([each["score"] for each in theirs], rel=1e-5)
-
-
-class TestResume:
-    def test_a_resumed_run_is_the_uninterrupted_one(self, make_job: MakeJob) -> None:
-        job = make_job(
-            {"train": ROWS, "validation": ROWS[:5]},
-            max_steps=6,
-            per_device_train_batch_size=4,
-            save_strategy="steps",
-            save_steps=3,
-        )
-        whole, recorder = job.train(2)
-        checkpoint = job.workspace / "attempts" / "2" / "checkpoints" / "3"
-        resumed, rest = job.train(3, resume_from=checkpoint)
-        assert resumed.weights_sha256 == whole.weights_sha256
-        assert evaluations(resumed) == evaluations(whole)
-        losses = recorder.train_values("loss")
-        assert rest.train_values("loss") == {step: losses[step] for step in (4, 5, 6)}
 
 
 class TestAccumulation:

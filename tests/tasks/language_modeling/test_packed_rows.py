@@ -10,7 +10,6 @@ import transformers
 
 from service.contract.failures import FailureCode, StageError
 from tests.tasks.language_modeling.conftest import TEXTS, Make
-from tests.training.support import Killed, Recorder, at_checkpoint
 from worker.tasks.base import load_splits
 
 LENGTH = 16
@@ -105,17 +104,6 @@ class TestJob:
         free = self.job(make, padding_free=True).train()[1].train_values("loss")
         assert list(free.values()) == pytest.approx(list(padded.values()), rel=1e-5)
         assert free[4] < free[1]
-
-    @pytest.mark.heavy  # tests/tasks/chat does the same each time
-    def test_resumed_bit_for_bit(self, make: Make) -> None:
-        whole, _ = self.job(make, save_steps=2).train()
-        job = self.job(make, save_steps=2)
-        job.prepare()
-        with pytest.raises(Killed):
-            job.train(2, recorder=Recorder(kill_after=at_checkpoint(2)))
-        checkpoint = job.workspace / "attempts" / "2" / "checkpoints" / "2"
-        resumed, _ = job.train(3, resume_from=checkpoint)
-        assert resumed.weights_sha256 == whole.weights_sha256
 
     def test_examples_are_blocks_and_tokens_are_real(self, make: Make) -> None:
         job = self.job(make, max_steps=-1, num_train_epochs=1)

@@ -204,23 +204,6 @@ def test_accumulated_batches_are_the_large_one(tmp_path: Path) -> None:
         assert one == pytest.approx(other, rel=1e-4, abs=1e-6)
 
 
-def test_with_an_adapter_the_head_is_trained_as_well(tmp_path: Path) -> None:
-    job = reward_job(tmp_path, learning_rate=1e-2)
-    job.body["peft"] = {"method": "lora", "target_modules": "all-linear", "r": 4}
-    _, recorder = job.train()
-    losses = recorder.train_values("loss")
-    assert losses[4] < losses[1]
-
-
-def test_a_resumed_training_is_the_uninterrupted_one(tmp_path: Path) -> None:
-    job = reward_job(tmp_path, logging_steps=2, save_steps=3, save_strategy="steps")
-    whole = job.train()[1]
-    checkpoint = job.workspace / "attempts" / "2" / "checkpoints" / "3"
-    resumed = job.train(attempt=3, resume_from=checkpoint)[1]
-    for name in ("loss", "margin"):
-        assert resumed.train_values(name)[4] == whole.train_values(name)[4]
-
-
 def test_a_tokenizer_must_have_a_token_to_pad_with(tmp_path: Path) -> None:
     job = reward_job(tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")

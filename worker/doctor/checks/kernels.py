@@ -1,34 +1,18 @@
-"""Checks that Triton kernels and torch.compile work on this machine."""
+"""Checks torch.compile, which compiles with Triton on a GPU, and the error of a full GPU."""
 
 from typing import Any, Final
 
 import torch
 
+from service.contract.failures import FailureCode
+from worker import failures
 from worker.doctor.check import Context, Finding, failed, ok
 
-_NUMBERS: Final = 4096
 _REMEDY: Final = (
     "See the check `compiler`. If it is ok, install the Triton that came with this torch "
     "(`pip install --force-reinstall -c constraints.txt torch triton`). Until then train without "
     "`torch_compile`."
 )
-
-
-def triton_kernel(_: Context) -> Finding:
-    from worker.doctor.triton_add import add
-
-    left = torch.arange(_NUMBERS, dtype=torch.float32, device="cuda")
-    try:
-        total = add(left, left)
-    except Exception as error:  # whatever a compiler, a linker or a driver raises
-        return failed("a Triton kernel cannot be built", reason=_describe(error), remedy=_REMEDY)
-    if not torch.equal(total, left + left):
-        return failed(
-            "a Triton kernel computes wrong numbers",
-            reason="Its x + x differs from the sum that torch computes.",
-            remedy=_REMEDY,
-        )
-    return ok("a Triton kernel was compiled and adds correctly")
 
 
 def torch_compile(context: Context) -> Finding:
@@ -51,6 +35,24 @@ def torch_compile(context: Context) -> Finding:
     return ok(
         f"a compiled function and its gradient differ by at most {difference:.1e}",
         difference=difference,
+    )
+
+
+def out_of_memory(_: Context) -> Finding:
+    """More memory than any GPU has: a job must end with that cause, and not with another one."""
+    try:
+        torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
+    except RuntimeError as error:
+        code = failures.from_exception(error).code
+        if code is FailureCode.OUT_OF_MEMORY:
+            return ok(f"a job without GPU memory fails with `{code}`")
+        reason = f"{_describe(error)}, which is taken for `{code}`"
+    else:
+        reason = "A pebibyte could be allocated."
+    return failed(
+        "a job without GPU memory does not fail with `out_of_memory`",
+        reason=reason,
+        remedy="Set smaller batches by hand on this machine, and send this report.",
     )
 
 

@@ -8,6 +8,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 from service.settings import Settings
 from worker.doctor.check import Context, Finding, failed, ok, warning
 
@@ -84,17 +86,10 @@ def _lock_fault(folder: Path) -> str:
         return "Two descriptors could hold the same file lock."
 
 
-def file_system(folder: Path, mounts: Path = Path("/proc/mounts")) -> str:
+def file_system(folder: Path) -> str:
     """The kernel's name for it (`ext4`, `nfs4`, …), or `unknown`."""
-    best, kind = "", "unknown"
-    try:
-        lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return kind
-    real = os.path.realpath(folder)
-    for line in lines:
-        _, point, found, *_ = line.split()
-        is_above = real == point or real.startswith(point.rstrip("/") + "/")
-        if is_above and len(point) >= len(best):
-            best, kind = point, found
-    return kind
+    real = Path(os.path.realpath(folder))
+    above = [p for p in psutil.disk_partitions(all=True) if real.is_relative_to(p.mountpoint)]
+    # Of two mounts at the same place the later one counts.
+    nearest = sorted(above, key=lambda p: len(p.mountpoint))[-1:]
+    return nearest[0].fstype if nearest else "unknown"

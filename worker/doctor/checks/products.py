@@ -1,15 +1,12 @@
-"""Checks a matrix product in each precision, and what `precision: auto` chooses here."""
+"""Checks a matrix product in each precision."""
 
-import json
 from dataclasses import dataclass
 from typing import Final
 
 import torch
 from pydantic import JsonValue
 
-from worker.doctor.check import Context, Finding, failed, ok, warning
-from worker.doctor.specs import plain_spec
-from worker.training import precision
+from worker.doctor.check import Context, Finding, failed, ok
 
 SIZE: Final = 512
 """Rows and columns of the matrices, which hold normally distributed numbers."""
@@ -31,6 +28,7 @@ FP32: Final = Kind("fp32", torch.float32, 1e-5)
 BF16: Final = Kind("bf16", torch.bfloat16, 1e-2)
 TF32: Final = Kind("tf32", torch.float32, 2e-3, fp32_precision="tf32")
 FP16: Final = Kind("fp16", torch.float16, 2e-3)
+ON_GPU: Final = (FP32, TF32, BF16, FP16)
 
 
 def products(context: Context) -> Finding:
@@ -40,7 +38,7 @@ def products(context: Context) -> Finding:
     errors: dict[str, JsonValue] = {}
     wrong: list[str] = []
     for place in places:
-        for kind in (FP32, TF32, BF16, FP16) if on_gpu else (FP32, BF16):
+        for kind in ON_GPU if on_gpu else (FP32, BF16):
             error = relative_error(kind, torch.device(place))
             errors[f"{place} {kind.name}"] = error
             if not error <= kind.tolerance:  # also if it is NaN
@@ -71,22 +69,3 @@ def relative_error(kind: Kind, device: torch.device) -> float:
     product = left.to(device, kind.dtype) @ right.to(device, kind.dtype)
     exact = left @ right
     return float((product.cpu().double() - exact).norm() / exact.norm())
-
-
-def automatic(context: Context) -> Finding:
-    """Call the function that a training uses, with the configuration of a plain model."""
-    model = context.scratch / "model"
-    model.mkdir()
-    (model / "config.json").write_text(json.dumps({"model_type": "llama"}), encoding="utf-8")
-    on_gpu = context.device == "cuda"
-    chosen = precision.resolved(plain_spec(), model, on_gpu=on_gpu).training.precision
-    summary = f"`precision: auto` computes in {chosen} here"
-    if chosen == "fp32" and on_gpu:
-        return warning(
-            summary,
-            reason="This GPU has neither bfloat16 nor fast float16, so `auto` takes float32.",
-            remedy="Results are correct. To train faster, use a GPU with tensor cores (compute "
-            "capability 7.0 or newer).",
-            precision=chosen,
-        )
-    return ok(summary, precision=chosen)

@@ -1,15 +1,12 @@
-"""Generates docs/training-options.md from the tables that the service itself uses.
-
-`python -m scripts.training_options` prints it, `make docs` writes the file, and a test compares
-both.
-"""
+"""docs/training-options.md, from the tables that the service itself uses."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final, get_args
 
 from pydantic import BaseModel
 
+from scripts.reference.markdown import table
 from service.contract.deepspeed import REFUSED_DEEPSPEED, DeepSpeedSpec
 from service.contract.fsdp import REFUSED_FSDP, FSDPSpec
 from service.contract.peft import (
@@ -86,40 +83,40 @@ configs, except `merge`, and `quantization`, whose names are those of bitsandbyt
 """
 
 
-def document() -> str:
+def page() -> str:
     """The whole file."""
     schedules = " and ".join(f"`{name}`" for name in sorted(BY_METRIC))
     parts = [
         _INTRODUCTION,
         "## Supported\n",
-        _table(("option", "default", "values", "meaning"), _supported()),
+        table(("option", "default", "values", "meaning"), _supported()),
         "Not in `TrainingArguments`, but elsewhere in transformers, or added by this service:\n",
-        _table(("option", "meaning"), ((f"`{name}`", text) for name, text in ADDITIONS.items())),
+        table(("option", "meaning"), ((f"`{name}`", text) for name, text in ADDITIONS.items())),
         "## Optimizers (`optim`)\n",
-        _table(("name", "`optim_args`"), _choices(Optimizer, OPTIMIZER_ARGUMENTS)),
+        table(("name", "`optim_args`"), _choices(Optimizer, OPTIMIZER_ARGUMENTS)),
         "The 8-bit optimizers of bitsandbytes keep the state of embeddings in 32 bits.\n",
         "## Schedules (`lr_scheduler_type`)\n",
-        _table(("name", "`lr_scheduler_kwargs`"), _choices(Schedule, SCHEDULE_ARGUMENTS)),
+        table(("name", "`lr_scheduler_kwargs`"), _choices(Schedule, SCHEDULE_ARGUMENTS)),
         _ALSO.format(schedules=schedules),
         _ADAPTERS,
         *_adapters(),
         "## DDP (`resources.strategy` with `type: ddp`)\n",
-        _table(("option", "default", "values", "meaning"), _supported(DDPSpec)),
+        table(("option", "default", "values", "meaning"), _supported(DDPSpec)),
         "## FSDP (`resources.strategy` with `type: fsdp`)\n",
-        _table(("option", "default", "values", "meaning"), _supported(FSDPSpec)),
-        _table(("refused", "why"), _sentences(REFUSED_FSDP)),
+        table(("option", "default", "values", "meaning"), _supported(FSDPSpec)),
+        table(("refused", "why"), _sentences(REFUSED_FSDP)),
         "## DeepSpeed (`resources.strategy` with `type: deepspeed`)\n",
-        _table(("option", "default", "values", "meaning"), _supported(DeepSpeedSpec)),
-        _table(("refused", "why"), _sentences(REFUSED_DEEPSPEED)),
+        table(("option", "default", "values", "meaning"), _supported(DeepSpeedSpec)),
+        table(("refused", "why"), _sentences(REFUSED_DEEPSPEED)),
         "## Older names\n",
-        _table(("accepted", "means"), _older()),
+        table(("accepted", "means"), _older()),
         "## Elsewhere in the spec\n",
-        _table(("option", "meaning"), _sentences(ELSEWHERE)),
+        table(("option", "meaning"), _sentences(ELSEWHERE)),
         "## Refused\n",
-        _table(("option", "why"), _sentences(REFUSED)),
+        table(("option", "why"), _sentences(REFUSED)),
         "Removed since transformers 4.x:\n",
-        _table(("option", "why"), _sentences(REMOVED)),
-        _table(
+        table(("option", "why"), _sentences(REMOVED)),
+        table(
             ("value", "why"),
             [
                 *_sentences(REFUSED_OPTIMIZERS, "optim: "),
@@ -127,11 +124,11 @@ def document() -> str:
             ],
         ),
         "## Arguments of the reference scripts\n",
-        _table(
+        table(
             ("argument", "in a job spec"),
             ((f"`{name}`", f"`{place}`") for name, place in sorted(PLACES.items())),
         ),
-        _table(("argument", "why it is not needed"), _sentences(NOT_NEEDED)),
+        table(("argument", "why it is not needed"), _sentences(NOT_NEEDED)),
     ]
     return "\n".join(parts)
 
@@ -140,7 +137,7 @@ def _adapters() -> Iterator[str]:
     for model in (LoraSpec, QuantizationSpec, IA3Spec, PromptTuningSpec, PrefixTuningSpec):
         method = model.model_fields.get("method")
         yield f"`{method.default if method else 'quantization'}`:\n"
-        yield _table(("option", "default", "meaning"), _fields(model))
+        yield table(("option", "default", "meaning"), _fields(model))
 
 
 def _fields(model: type[BaseModel]) -> Iterator[tuple[str, ...]]:
@@ -186,12 +183,3 @@ def _older() -> Iterator[tuple[str, ...]]:
 
 def _sentences(table: dict[str, str], prefix: str = "") -> Iterator[tuple[str, ...]]:
     yield from ((f"`{prefix}{name}`", sentence) for name, sentence in sorted(table.items()))
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [head, tuple("---" for _ in head), *rows]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
-
-
-if __name__ == "__main__":
-    print(document(), end="")

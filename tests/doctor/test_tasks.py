@@ -1,0 +1,137 @@
+"""The table of tasks on this CPU: task x {train, resume, evaluate, predict, adapter}."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.contract.tasks import TASKS
+from worker.doctor.check import Context
+from worker.doctor.checks import tasks, trainings
+from worker.doctor.checks.tasks import ACTIONS, TABLE, Trial
+from worker.doctor.jobs import Ended, Jobs, StageFailedError
+
+Of = Callable[[str], Trial]
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
+    folder = tmp_path_factory.mktemp("jobs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")  # golden numbers depend on how sums are split
+        with Jobs(folder, Context(scratch=folder)) as jobs:
+            yield jobs
+
+
+@pytest.fixture(scope="module")
+def trial(jobs: Jobs) -> Of:
+    return cache(lambda task: Trial(task, jobs))
+
+
+class TestTable:
+    def test_it_has_every_task(self) -> None:
+        assert set(TABLE) == set(TASKS)
+
+    @pytest.mark.parametrize("action", ACTIONS)
+    @pytest.mark.parametrize("task", TABLE)
+    def test_as_expected(self, trial: Of, task: str, action: str) -> None:
+        assert trial(task).run(action) == ""
+
+    def test_other_numbers_are_named(self, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+        plain = TABLE["reward"]
+        changed = replace(plain, losses=tuple(1.001 * loss for loss in plain.losses))
+        monkeypatch.setitem(TABLE, "reward", changed)
+        found = tasks.task(Context(scratch=Path(), name="reward"), jobs)
+        assert (found.status, found.summary) == ("failed", "not as expected: train")
+        assert found.reason.startswith("train: found {'losses': [0.66")
+        assert "expected {'losses': [0.66" in found.reason
+
+    def test_a_failed_stage_is_named(self, jobs: Jobs) -> None:
+        body = jobs.body("text-classification", max_seq_length=4096)
+        with pytest.raises(StageFailedError, match="the stage `prepare` ended with sequence_too_l"):
+            jobs.train(body)
+
+    def test_a_stage_at_its_limit_is_killed(self, jobs: Jobs) -> None:
+        jobs.deadline = 0.0
+        try:
+            with pytest.raises(StageFailedError, match="`prepare` was killed at its limit"):
+                jobs.train(jobs.body("reward", max_length=47))
+        finally:
+            jobs.deadline = float("inf")
+
+
+def test_batches_without_padding(jobs: Jobs) -> None:
+    """All pairs that this machine can run, run in CI's `finetune doctor`."""
+    found = trainings.compare(jobs.context.model_copy(update={"name": "packing"}), jobs)
+    assert found.status == "ok", found
+
+
+class _Scripted(Jobs):
+    """Each training ends as `ends` says, given its options."""
+
+    def __init__(self, *ends: Any) -> None:
+        super().__init__(Path(), Context(scratch=Path()))
+        self.asked: list[dict[str, Any]] = []
+        self._ends = iter(ends)
+
+    def body(self, task: str, splits: Any = (), **parameters: Any) -> dict[str, Any]:
+        return {"task": task}
+
+    def train(self, body: Any, *, resume_from: Path | None = None, **training: Any) -> Ended:
+        self.asked.append({**body, **training})
+        return _Losses(next(self._ends))
+
+
+class _Losses(Ended):
+    def __init__(self, losses: list[float]) -> None:
+        super().__init__(Path(), [], {})
+        self.__dict__["of_it"] = losses
+
+    @property
+    def losses(self) -> list[float]:
+        return list(self.__dict__["of_it"])
+
+
+class TestPairs:
+    def find(self, name: str, *ends: list[float], gpus: int = 0) -> tuple[Any, _Scripted]:
+        scripted = _Scripted(*ends)
+        devices: Any = [{"capability": [9, 0]}] * gpus
+        view = {"available": bool(gpus), "devices": devices, "version": "2"}
+        context = Context.model_validate({"scratch": Path(), "name": name, "torch": view})
+        return trainings.compare(context, scripted), scripted
+
+    @pytest.mark.parametrize(
+        ("name", "found"),
+        [
+            ("lora-4-bit", [5.0, 5.01]),  # it does not fall
+            ("lora-4-bit", [5.0, 4.0]),
+            ("ranks-ddp", [5.0, 4.91]),
+            ("optimizers-paged", [5.0, float("nan")]),
+        ],
+    )
+    def test_other_losses(self, name: str, found: list[float]) -> None:
+        finding, _ = self.find(name, [5.0, 4.9], found)
+        assert finding.status == "failed"
+        assert f"losses {found}, of the plain form [5.0, 4.9]" in finding.reason
+        assert finding.remedy
+
+    def test_never_packed(self) -> None:
+        assert self.find("packing", [5.0, 4.9], [5.0, 4.9])[0].status == "warning"
+
+    def test_a_gpu_packs_in_bfloat16(self) -> None:
+        _, scripted = self.find("packing", [5.0, 4.9], [5.05, 4.9], gpus=1)
+        assert [each["precision"] for each in scripted.asked] == ["bf16", "bf16"]
+
+    @pytest.mark.parametrize(
+        ("gpus", "where", "share"),
+        [(5, {"gpus": 4}, 2), (2, {"gpus": 2}, 4), (1, {"gpus": 0, "num_processes": 2}, 4)],
+    )
+    def test_processes_share_each_batch(self, gpus: int, where: dict[str, int], share: int) -> None:
+        finding, scripted = self.find("ranks-fsdp", [5.0, 4.9], [5.0, 4.9], gpus=gpus)
+        assert finding.status == "ok"
+        sizes = [each["per_device_train_batch_size"] for each in scripted.asked]
+        assert sizes == [8, share]
+        assert scripted.asked[1]["resources"] == {**where, "strategy": {"type": "fsdp"}}
