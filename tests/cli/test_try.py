@@ -130,10 +130,7 @@ class TestRows:
             (["a text"], "--question and --context"),
             (["--question", "q", "--context", "c", "--text-pair", "x"], "--text-pair is for"),
             (["--question", "q", "--context", "c", "--max-new-tokens", "3"], "--max-new-tokens"),
-            (
-                ["--question", "q", "--context", "c", "--temperature", "3"],
-                "not less than or equal to 2",
-            ),
+            (["--max-new-tokens", "0"], "greater than or equal to 1"),
             (["--question", "q"], "--context is missing"),
         ],
     )
