@@ -24,7 +24,6 @@ from pydantic_settings import (
 
 from service import inherited_secrets
 from service.contract import patterns
-from service.contract.states import Stage
 from service.webhooks.addresses import Allowed
 
 
@@ -153,35 +152,12 @@ class Settings(BaseSettings):
         "everybody is the operator; refused unless the API listens on a loopback address.",
     )
     max_upload_bytes: int = Field(5 * 1024**3, ge=1, description="Size of an uploaded file.")
-    max_body_bytes: int = Field(1024**2, ge=1, description="Size of any request except an upload.")
     max_connections: int = Field(
         1000,
         ge=8,
         description="Connections at once. Where the process may open few files (`ulimit -n`), half "
         "of what is left after its own 100. A new connection closes the one that has waited "
         "longest without a request.",
-    )
-    max_requests: int = Field(
-        200,
-        ge=1,
-        description="Requests in progress at once; more are answered with 503, health is not.",
-    )
-    max_streams: int = Field(
-        2500,
-        ge=1,
-        description="Live streams open at once in one process; more are answered with 429. They "
-        "take three quarters of `FINETUNE_MAX_CONNECTIONS` at most, so more than 750 need a "
-        "larger one, and `ulimit -n` of twice that. One project has four fifths of these, one key "
-        "half.",
-    )
-    max_uploads: int = Field(16, ge=1, description="Uploads at once; more are answered with 429.")
-    reserved_disk_bytes: int = Field(
-        256 * 1024**2,
-        ge=0,
-        description="Uploads leave so much of the disk under the home free, or a twentieth of a "
-        "small disk. When less is free, `/health/ready` answers 503 and says so; while jobs wait "
-        "for space, its part `disk` begins with `low`. An eighth of it is a file, `.reserve`, "
-        "which is freed so that deleting works on a full disk.",
     )
     max_prepared_bytes: int = Field(
         100 * 1024**3,
@@ -227,18 +203,6 @@ class Settings(BaseSettings):
         description="A training is ended as hung after so long, and after 20 times its median "
         "step, without an optimizer step; another stage after so long without output or processor "
         "time.",
-    )
-    prepare_timeout_seconds: float | None = Field(
-        6 * 3600,
-        gt=0,
-        description="Running time of `prepare` over all its attempts, in jobs that set no "
-        "`stage_timeout_seconds.prepare`; the job ends as `timeout`.",
-    )
-    train_timeout_seconds: float | None = Field(
-        None, gt=0, description="The same for `train`; unset: no limit."
-    )
-    publish_timeout_seconds: float | None = Field(
-        6 * 3600, gt=0, description="The same for `publish`."
     )
     default_timeout_seconds: float | None = Field(
         None,
@@ -291,8 +255,6 @@ class Settings(BaseSettings):
         None, ge=0, description="The same: their size together."
     )
 
-    audit_days: int = Field(365, ge=30, description="Entries of the audit log: days since then.")
-
     stage_memory_bytes: int | None = Field(
         None,
         ge=64 * 1024**2,
@@ -321,9 +283,6 @@ class Settings(BaseSettings):
         le=64,
         description="GPUs of each worker that `finetune up` starts; unset: one worker has them "
         "all. No job can have more.",
-    )
-    prediction_idle_seconds: float = Field(
-        300, ge=0, description="A model that answers predictions is kept in memory for so long."
     )
     prediction_cpu_bytes: int = Field(
         0,
@@ -451,15 +410,6 @@ class Settings(BaseSettings):
         if self.database_url is not None:
             return self.database_url.get_secret_value()
         return f"sqlite:///{self.home / 'finetune.db'}"
-
-    def stage_timeout_seconds(self, stage: Stage) -> float | None:
-        match stage:
-            case Stage.PREPARE:
-                return self.prepare_timeout_seconds
-            case Stage.TRAIN:
-                return self.train_timeout_seconds
-            case Stage.PUBLISH:
-                return self.publish_timeout_seconds
 
     @property
     def mlflow_token(self) -> SecretStr | None:

@@ -148,6 +148,22 @@ def _connection(
     return False
 
 
+def completion(policy: Policy, path: str, body: Json) -> Flow[None]:
+    """The chunks of a completion in OpenAI's API; one that is interrupted is not continued."""
+    call = Call("POST", path, json={**body, "stream": True}, timeout=_SILENCE_SECONDS)
+    answer = yield from flows.answered(policy, call, streams=True)
+    parser = Parser()
+    try:
+        while part := (yield Read(answer)):
+            for message in parser.feed(part):
+                if message.data == "[DONE]":
+                    return
+                yield Item(message.json())
+    except httpx.RequestError as error:
+        raise flows.unreachable(policy, error) from error
+    raise errors.APIConnectionError(f"{policy.url} ended the answer too early")
+
+
 def events(policy: Policy, job_id: str, after: int, poll: float, read: Show) -> Flow[None]:
     """The job's events after the one with the number `after`, until it has ended: each once."""
     polled = partial(flows.events, policy, job_id, poll=poll, read=read)

@@ -26,6 +26,7 @@ from service.api import (
     jobs,
     keys,
     leftovers,
+    limits,
     login,
     metrics,
     model,
@@ -52,7 +53,7 @@ from service.api.key_use import KeyUse
 from service.api.limits import ConcurrencyLimit, StreamSlots, UploadSlots, Waiters
 from service.api.live import routes as live
 from service.api.live.feed import Feed
-from service.api.middleware import Authentication, BodyLimit, RequestContext
+from service.api.middleware import MOST_BODY_BYTES, Authentication, BodyLimit, RequestContext
 from service.api.mlflow_proxy import PREFIX, MlflowProxy
 from service.api.mlflow_visitors import MlflowVisitors
 from service.api.openai import (
@@ -136,9 +137,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )
     app.state.services = services
     app.state.metrics = counters
-    app.state.upload_slots = UploadSlots(settings.max_uploads)
+    app.state.upload_slots = UploadSlots(limits.MOST_UPLOADS)
     connections = affordable(settings.max_connections)
-    app.state.stream_slots = StreamSlots(max(1, min(settings.max_streams, connections * 3 // 4)))
+    app.state.stream_slots = StreamSlots(connections * 3 // 4)
     app.state.feed = Feed(database, settings.workspace)
     app.state.preview_waiters = Waiters(previews.MOST_WAITING)
     app.state.prediction_waiters = Waiters(prediction_watch.MOST_WAITING)
@@ -151,11 +152,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         Authentication, database=database, auth=settings.auth, key_use=app.state.key_use
     )
     app.add_middleware(RefusalLog, database=services.database)
-    app.add_middleware(BodyLimit, limit=settings.max_body_bytes)
+    app.add_middleware(BodyLimit, limit=MOST_BODY_BYTES)
     if settings.cors_origins:
         app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **CORS)
     app.add_middleware(OtherSites, settings=settings)
-    app.add_middleware(ConcurrencyLimit, most=settings.max_requests)
+    app.add_middleware(ConcurrencyLimit, most=limits.MOST_REQUESTS)
     app.add_middleware(RequestContext, metrics=counters)
     app.state.mlflow_visitors = MlflowVisitors(settings, database)
     app.state.mlflow_proxy = MlflowProxy(settings, app.state.mlflow_visitors)

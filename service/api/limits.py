@@ -17,6 +17,9 @@ from service.api.errors import (
 _EXEMPT = "/health/"
 LIVE_STREAM: Final = "live_stream"
 """In the state of a request: the feed that its answer is taken from."""
+MOST_UPLOADS: Final = 16
+MOST_REQUESTS: Final = 200
+"""Of an API process, at once."""
 
 
 class UploadSlots:

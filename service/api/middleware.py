@@ -101,6 +101,10 @@ class RequestContext:
             )
 
 
+MOST_BODY_BYTES: Final = 1024**2
+"""Of any request except an upload."""
+
+
 class BodyLimit:
     """Refuses bodies of more than `limit` bytes. Uploads have a limit of their own."""
 

@@ -17,7 +17,6 @@ from service.cli import (
     docs,
     doctor,
     download,
-    env,
     files,
     jobs,
     keys,
@@ -27,7 +26,6 @@ from service.cli import (
     preview,
     projects,
     secrets,
-    serve_command,
     servers,
     submit,
     tasks,
@@ -105,7 +103,6 @@ _CLIENT_COMMANDS: dict[str, Callable[..., None]] = {
     "events": logs.show_events,
     "download": download.download,
     "try": try_model.try_model,
-    "serve-command": serve_command.serve_command,
     "checkpoints": checkpoints.show_checkpoints,
     "promote": checkpoints.promote_checkpoint,
     "publish": checkpoints.publish_job,
@@ -114,7 +111,6 @@ _CLIENT_COMMANDS: dict[str, Callable[..., None]] = {
     "audit": audit.show_audit,
     "tasks": tasks.show_tasks,
     "docs": docs.docs,
-    "env": env.show_env,
     "login": login.login,
 }
 _SERVER_COMMANDS: dict[str, Callable[..., None]] = {

@@ -1,6 +1,6 @@
 """The client of the commands: finetune_client's transport and requests, answers as JSON."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -118,6 +118,14 @@ class Client:
     def preview(self, spec: Json, rows: int, shown: int) -> Json:
         """A preview, which may not have ended yet."""
         return self._json(calls.preview_job(spec, {"rows": rows, "shown": shown}))
+
+    def predict(self, job_id: str, rows: Sequence[Json]) -> Json:
+        """A prediction, which may not have ended yet."""
+        return self._json(calls.predict(job_id, rows, None, calls.MOST_WAIT))
+
+    def completion(self, path: str, body: Json) -> Iterator[Json]:
+        """The chunks of a text that is written. ApiError has OpenAI's form."""
+        return self._transport.iterate(streams.completion(self._policy, path, body))
 
     def submit(self, spec: Json, idempotency_key: str) -> Json:
         """The new job."""

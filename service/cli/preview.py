@@ -1,23 +1,20 @@
 """`finetune preview`: what a job would make of the first rows, made by a worker of the service."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
-from service.cli import ids, local_files, output, preview_page, spec_check, submit
+from service.cli import ids, local_files, output, preview_page, spec_check, submit, waiting
 from service.cli.client import Client, Json
 from service.cli.exit_codes import FAILED, OK, USAGE
 from service.cli.local_files import AllowOutside
 from service.cli.overrides import Changes, changed, merge_patch
 from service.cli.spec_check import Checked
 from service.cli.spec_file import read_spec
-from service.contract.previews import DEFAULT_ROWS, DEFAULT_SHOWN, MOST_ROWS, MOST_SHOWN, UNFINISHED
-
-_PAUSE_SECONDS: Final = 1.0
+from service.contract.previews import DEFAULT_ROWS, DEFAULT_SHOWN, MOST_ROWS, MOST_SHOWN
 
 
 def preview(
@@ -47,19 +44,24 @@ def preview(
         checked = spec_check.check(client, content, spec.parent, allow_outside=allow_outside)
         spec_check.show_warnings({"warnings": checked.warnings, "ignored": checked.ignored})
         spec_check.refuse(checked.errors)
-        with _uploaded(client, checked) as ready:
-            found = _ended(client, client.preview(ready, rows, shown))
+        found = made(client, checked, rows, shown)
     if json:
         output.print_json(found)
     else:
         preview_page.show(output.stdout(), found)
-    raise typer.Exit(_status(found))
+    raise typer.Exit(status(found))
 
 
-def _status(found: Json) -> int:
+def status(found: Json) -> int:
     if found["failure"] is None:
         return OK
     return FAILED if found["result"] is None else USAGE
+
+
+def made(client: Client, checked: Checked, rows: int, shown: int) -> Json:
+    """The preview of a valid spec, once it has ended."""
+    with _uploaded(client, checked) as ready:
+        return waiting.ended(client, client.preview(ready, rows, shown), "/v1/previews")
 
 
 @contextmanager
@@ -74,15 +76,3 @@ def _uploaded(client: Client, checked: Checked) -> Iterator[Json]:
         yield local_files.replaced(checked.spec, {**known, **made})
     finally:
         submit.remove(client, made.values())
-
-
-def _ended(client: Client, found: Json) -> Json:
-    """Wait for the end of the preview; the service sets it a time."""
-    told = None
-    while found["state"] in UNFINISHED:
-        if found["waiting"] not in (None, told):
-            told = found["waiting"]
-            output.note(told)
-        time.sleep(_PAUSE_SECONDS)
-        found = client.get(f"/v1/previews/{found['id']}")
-    return found

@@ -9,8 +9,10 @@ from rich.console import Console
 from rich.text import Text
 
 from service import escaping
-from service.cli import data_preview, output
+from service.cli import output
 from service.cli.client import Json
+from service.contract.failures import RULES, FailureCode
+from service.contract.previews import MOST_ROWS
 
 _BAR: Final = 30
 """Characters of the longest bar."""
@@ -18,6 +20,9 @@ _TRAINED: Final = "black on green"
 _OPEN, _CLOSE = "[[", "]]"
 _SHOWN_CHARACTERS: Final = 4000
 _SHOWN_TOKENS: Final = 64
+_SHOWN_LABELS: Final = 20
+_SHOWN_TARGET: Final = 400
+_MANY_UNKNOWN: Final = 0.02
 _BEFORE: Final = 8
 """Of these before the first trained one, if that comes late."""
 Run = tuple[str, bool]
@@ -33,19 +38,19 @@ def show(console: Console, preview: Json) -> None:
         return
     _show_findings(console, preview["result"])
     if failure is not None:
-        data_preview.show_failure(failure)
+        _show_failure(failure)
 
 
 def _show_findings(console: Console, found: Json) -> None:
-    output.print_lines(data_preview.summary(found))
+    output.print_lines(_summary(found))
     for name, split in found["splits"].items():
         output.print_lines(_histogram(name, split.get("tokens")))
-    output.print_lines(data_preview.notices(found))
+    output.print_lines(_notices(found))
     has_colours = console.is_terminal and not console.no_color
     if has_colours and any(example["trained"] for example in found["examples"]):
         console.print(Text("\nhighlighted: trained", style=_TRAINED))
     for number, example in enumerate(found["examples"], start=1):
-        output.print_lines(["", data_preview.heading(number, example)])
+        output.print_lines(["", _heading(number, example)])
         _show_example(console, example, has_colours=has_colours)
 
 
@@ -64,14 +69,14 @@ def _histogram(name: str, lengths: Json | None) -> Iterator[str]:
 
 def _show_example(console: Console, example: Json, *, has_colours: bool) -> None:
     if isinstance(example["target"], list):  # a label for each token
-        output.print_line(data_preview.labels(example))
+        output.print_line(_labels(example))
         return
     for name, runs in (("text", _of_text(example)), ("tokens", _of_tokens(example))):
         line = Text(f"  {name}: ")
         for part, is_trained in runs:
             line.append_text(_styled(part, is_trained=is_trained, has_colours=has_colours))
         console.print(line)
-    output.print_line(f"  target: {data_preview.shortened(example['target'])}")
+    output.print_line(f"  target: {_shortened(example['target'])}")
 
 
 def _styled(part: str, *, is_trained: bool, has_colours: bool) -> Text:
@@ -114,3 +119,114 @@ def _runs(length: int, spans: list[tuple[int, int]]) -> Iterator[tuple[int, int,
     begins = {begin for begin, end in spans if begin < end}
     for begin, end in pairwise(bounds):
         yield begin, end, begin in begins
+
+
+def _summary(found: Json) -> Iterator[str]:
+    """What is said of all rows."""
+    for name, split in found["splits"].items():
+        yield from _split(name, split, found)
+    yield from _epoch(found)
+    unknown = found["unknown_tokens"] or 0
+    if unknown >= _MANY_UNKNOWN:
+        yield (
+            f"{unknown:.0%} of the tokens are unknown to the tokenizer: a model of this language "
+            "or of this kind of text will learn more"
+        )
+
+
+def _notices(found: Json) -> Iterator[str]:
+    return (f"notice: {escaping.line(notice)}" for notice in found["notices"])
+
+
+def _heading(number: int, example: Json) -> str:
+    return f"Example {number} of the {example['split']} split, {example['length']:,} tokens"
+
+
+def _epoch(found: Json) -> Iterator[str]:
+    epoch = found["epoch"]
+    if epoch is None:
+        return
+    trained = epoch["trained_tokens"]
+    of_tokens = "" if trained is None else f"{trained:,} trained tokens, "
+    yield (
+        f"an epoch: {'' if epoch['is_exact'] else 'about '}{epoch['rows']:,} rows, {of_tokens}"
+        f"{epoch['features']:,} features in {epoch['batches']:,} batches, "
+        f"{epoch['optimizer_steps']:,} optimizer steps; {epoch['total_steps']:,} steps in all"
+    )
+
+
+def _split(name: str, split: Json, found: Json) -> Iterator[str]:
+    limit = found["rows_limit"]
+    advice = "; --rows reads more" if limit < MOST_ROWS else ""
+    more = f" (the limit{advice})" if split["rows_read"] >= limit else ""
+    yield (
+        f"{name}: {split['rows_read']:,} rows read{more}, {split['rows_usable']:,} usable, "
+        f"{split['rows_bad']:,} bad"
+    )
+    if split.get("realigned"):
+        yield f"  {split['realigned']:,} answers realigned"
+    for row in split["bad_rows"]:
+        yield f"  {row['place']}: {row['problem']} ({row['reason']})"
+    if split["rows_bad"] > len(split["bad_rows"]):
+        reasons = ", ".join(f"{reason} {n:,}" for reason, n in split["bad_by_reason"].items())
+        yield f"  … of all bad rows: {reasons}"
+    longest = f"{found['max_length']}" + (
+        f" (`task.{found['length_option']}`)" if found["length_option"] else ""
+    )
+    yield from _lengths("tokens", split.get("tokens"), split.get("truncated"), longest)
+    yield from _lengths("target tokens", split.get("target_tokens"), split.get("targets_truncated"))
+    if split.get("labels"):
+        yield f"  labels: {_counted(split['labels'])}"
+    if split.get("features") is not None:
+        windows = split.get("windows_per_example")
+        several = sum(rows for number, rows in (windows or {}).items() if int(number) > 1)
+        trained = split.get("trained_tokens")
+        yield (
+            f"  {split['features']:,} features"
+            + (f", {trained:,} trained tokens" if trained is not None else "")
+            + (f"; {several:,} rows make more than one window" if several else "")
+        )
+
+
+def _counted(labels: dict[str, int]) -> str:
+    shown = [f"{escaping.line(name)} {n:,}" for name, n in list(labels.items())[:_SHOWN_LABELS]]
+    more = f", … {len(labels) - _SHOWN_LABELS} more" if len(labels) > _SHOWN_LABELS else ""
+    return ", ".join(shown) + more
+
+
+def _lengths(
+    what: str, lengths: Json | None, truncated: int | None, limit: str | None = None
+) -> Iterator[str]:
+    if lengths is None:
+        return
+    cut = f"; {truncated or 0:,} truncated" + (f" at {limit}" if limit else "")
+    yield (
+        f"  {what} per row: p50 {lengths['p50']:,}, p95 {lengths['p95']:,}, "
+        f"max {lengths['max']:,}{cut}"
+    )
+
+
+def _labels(example: Json) -> str:
+    pairs = zip(example["tokens"], example["target"], strict=True)
+    shown = [token if label is None else f"{token}/{label}" for token, label in pairs]
+    return f"  tokens/labels: {_joined(shown)}"
+
+
+def _joined(tokens: list[str]) -> str:
+    more = f" … {len(tokens) - _SHOWN_TOKENS:,} more" if len(tokens) > _SHOWN_TOKENS else ""
+    return " | ".join(escaping.line(token) for token in tokens[:_SHOWN_TOKENS]) + more
+
+
+def _shortened(text: str) -> str:
+    return escaping.line(text[:_SHOWN_TARGET]) + ("…" if len(text) > _SHOWN_TARGET else "")
+
+
+def _show_failure(failure: Json) -> None:
+    """What the job's page would say; what may pass says nothing about the rows."""
+    reason = f"({failure['code']}): {failure['message']}"
+    if RULES[FailureCode(failure["code"])].retryable:
+        output.complain(f"the data could not be checked here {reason}")
+        output.note("Try again. A job would be retried by itself.")
+    else:
+        output.complain(f"a job would fail with this data {reason}")
+        output.note(f"What to do: {failure['action']}")

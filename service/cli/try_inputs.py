@@ -41,6 +41,8 @@ class Input:
 class Source:
     inputs: Iterable[Input]
     is_interactive: bool = False
+    has_lines: bool = False
+    """Of a file or of stdin."""
     answered: Callable[[Mapping[str, Any]], None] = lambda _answer: None
     """Called with each answer before the next input is taken: it may be part of that input."""
 
@@ -49,7 +51,7 @@ def source(task: str, given: Given) -> Source:
     """UsageError for inputs that the task does not take, or that contradict each other."""
     _require_options(task, given)
     if given.file is not None:
-        return Source(_of_lines(task, given, _file(given.file), given.file))
+        return Source(_of_lines(task, given, _file(given.file), given.file), has_lines=True)
     if given.question is not None:
         if given.context is None:
             raise UsageError("--context is missing: the passage with the answer")
@@ -69,7 +71,7 @@ def source(task: str, given: Given) -> Source:
         return Source(turns, is_interactive=True, answered=conversation.answered)
     if sys.stdin.isatty():
         return Source(_asked(task, given), is_interactive=True)
-    return Source(_of_lines(task, given, sys.stdin, "stdin"))
+    return Source(_of_lines(task, given, sys.stdin, "stdin"), has_lines=True)
 
 
 def title(row: Mapping[str, Any]) -> str:

@@ -1,23 +1,25 @@
-"""`finetune try`: a finished model's answers to a few inputs, computed on this machine."""
+"""`finetune try`: the answers of a finished model to a few inputs, from a worker of the service."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
-from service.cli import finished_models, inference_process, output, try_answers, try_inputs
-from service.cli.client import Client, Json
-from service.cli.exit_codes import FAILED, OK, UsageError
-from service.cli.try_inputs import Input
-from service.contract.inference import ROWS_FILE, InferenceRequest
+from service.cli import output, try_answers, try_inputs, try_text, waiting
+from service.cli.client import ApiError, Client, Json
+from service.cli.exit_codes import FAILED, UsageError
+from service.cli.try_inputs import Input, Source
+from service.contract.predictions import MOST_NEW_TOKENS
 
-_TOGETHER: Final = 256
-"""Rows of a file that are predicted at once."""
-_ROW: Final = re.compile(rf"(?:{re.escape(ROWS_FILE)}, line|Row) (\d+)(?: of the test split)?")
-"""How the code of a job names a row."""
+_TOGETHER: Final = 32
+"""Rows of a file that are asked at once: a request and its answer have at most 1 MiB each."""
+_ROW: Final = re.compile(r"rows\[(\d+)\]")
+"""How the service names a row of a request."""
+_SLOW_SECONDS: Final = 2.0
 
 _Texts = Annotated[list[str] | None, typer.Argument(metavar="[INPUT]…", help="Texts or prompts.")]
 _Question = Annotated[str | None, typer.Option(help="For question-answering.")]
@@ -29,14 +31,11 @@ _File = Annotated[
     typer.Option("--input", metavar="FILE", help="JSON lines, or one text a line; - is stdin."),
 ]
 _MaxNewTokens = Annotated[
-    int | None, typer.Option(min=1, max=100_000, help="For causal-lm, chat, preference.")
+    int | None, typer.Option(min=1, max=MOST_NEW_TOKENS, help="For causal-lm, chat, preference.")
 ]
 _Temperature = Annotated[
-    float | None, typer.Option(min=0, help="Sample texts; 0: the likeliest tokens.")
-]
-_TopK = Annotated[int | None, typer.Option(min=1, max=1000, help="For masked-lm: candidates.")]
-_Device = Annotated[
-    str, typer.Option(help="cpu, cuda or cuda:N. GPUs belong to trainings by default.")
+    float | None,
+    typer.Option(min=0, max=2, help="For the same: sample texts; 0: the likeliest tokens."),
 ]
 
 
@@ -50,117 +49,134 @@ def try_model(
     input_: _File = None,
     max_new_tokens: _MaxNewTokens = None,
     temperature: _Temperature = None,
-    top_k: _TopK = None,
-    device: _Device = "cpu",
     *,
     json: output.AsJson = False,
 ) -> None:
-    """Run the finished model of a job on inputs, on this machine.
+    """Ask the finished model of a job; a worker of the service answers.
 
     Without an input it asks for one, line by line. With --json: one line for each input.
     """
-    inference_process.require_packages()
-    use_gpu = inference_process.is_gpu(device)
     given = try_inputs.Given(inputs or [], question, context, text_pair, input_, system)
-    with ExitStack() as stack:
-        client = stack.enter_context(Client.from_environment())
+    with Client.from_environment() as client:
         job = client.get(f"/v1/jobs/{client.job_id(job_id)}")
-        task = changed(job["spec"]["task"], max_new_tokens, temperature, top_k)
+        task = job["spec"]["task"]
         source = try_inputs.source(task["type"], given)
-        found = finished_models.find(client, job)
-        request = InferenceRequest(
-            spec=job["spec"] | {"task": task},
-            model_dir=found.folder,
-            base_model=found.base_model,
-            folder=stack.enter_context(inference_process.temporary_folder()),
-            cache_dir=found.cache_dir,
-            use_gpu=use_gpu,
-        )
-        model = stack.enter_context(inference_process.Model(request, device))
-        failed = _answer_all(model, task, source, json=json)
-    raise typer.Exit(FAILED if failed else OK)
+        has_options = _require_options(task["type"], max_new_tokens, temperature)
+        parameters = None
+        if task["type"] in try_text.TASKS and (has_options or not source.has_lines):
+            parameters = try_text.options(task, max_new_tokens, temperature)
+        _Session(client, job, parameters, json=json).answer(source)
 
 
-def changed(
-    task: Json, max_new_tokens: int | None, temperature: float | None, top_k: int | None
-) -> Json:
-    """The job's `task` with the options of this call; UsageError if it has no such option."""
-    if "generate" in task:
-        return _changed_answers(task, max_new_tokens, temperature, top_k)
-    given: dict[str, tuple[Any, str]] = {
-        "max_new_tokens": (max_new_tokens, "--max-new-tokens"),
-        "top_k": (top_k, "--top-k"),
-    }
-    changes: Json = {}
-    for name, (value, option) in given.items():
-        if value is not None and name not in task:
-            raise UsageError(f"{option} does not apply to {task['type']}")
-        if value is not None:
-            changes[name] = value
-    if temperature is not None:
-        if "generation" not in task:
-            raise UsageError(f"--temperature does not apply to {task['type']}")
-        changes["generation"] = {**task["generation"], **_sampling(temperature)}
-    return {**task, **changes}
+def _require_options(task: str, max_new_tokens: int | None, temperature: float | None) -> bool:
+    """Whether one is given. UsageError if the task does not have it."""
+    options = {"--max-new-tokens": max_new_tokens, "--temperature": temperature}
+    given = [option for option, value in options.items() if value is not None]
+    if given and task not in try_text.TASKS:
+        raise UsageError(f"{given[0]} does not apply to {task}")
+    return bool(given)
 
 
-def _changed_answers(
-    task: Json, max_new_tokens: int | None, temperature: float | None, top_k: int | None
-) -> Json:
-    """Of a task that has all options of generation in `generate`."""
-    if top_k is not None:
-        raise UsageError(f"--top-k does not apply to {task['type']}")
-    changes = {} if max_new_tokens is None else {"max_new_tokens": max_new_tokens}
-    changes |= {} if temperature is None else _sampling(temperature)
-    return {**task, "generate": {**(task["generate"] or {}), **changes}} if changes else task
+class _Session:
+    """The questions to one model. `parameters`: its answers are texts that are written with them;
+    None: they are those to rows, as `mode: predict` gives them."""
 
+    def __init__(self, client: Client, job: Json, parameters: Json | None, *, json: bool) -> None:
+        self._client = client
+        self._job = job
+        self._parameters = parameters
+        self._json = json
+        self._named = False
 
-def _sampling(temperature: float) -> Json:
-    return (
-        {"do_sample": True, "temperature": temperature} if temperature > 0 else {"do_sample": False}
-    )
+    def answer(self, source: Source) -> None:
+        """Answer all inputs. One that cannot be answered ends the command; a person may go on."""
+        for batch in _batches(source.inputs, 1 if source.is_interactive else _TOGETHER):
+            self._named = self._named or len(batch) > 1
+            try:
+                for answer in self._answers(batch):
+                    source.answered(answer)
+            except ApiError as error:
+                for fault in error.errors:
+                    fault["path"] = with_places(str(fault.get("path")), batch)
+                if not source.is_interactive:
+                    raise
+                output.show_problem(error.problem)
+            except _NoAnswerError as error:
+                output.complain(with_places(str(error), batch))
+                if not source.is_interactive:
+                    raise typer.Exit(FAILED) from None
 
+    def _answers(self, batch: Sequence[Input]) -> Iterator[Json]:
+        """Each is shown before it is given."""
+        if self._parameters is None:
+            yield from self._to_rows(batch)
+            return
+        for given in batch:
+            yield self._text(given, self._parameters)
 
-def _answer_all(
-    model: inference_process.Model, task: Json, source: try_inputs.Source, *, json: bool
-) -> bool:
-    """Whether some input could not be used. An interactive user may give another one."""
-    failed = several = False
-    for batch in _batches(source.inputs, 1 if source.is_interactive else _TOGETHER):
-        answers = model.answer([given.row for given in batch])
-        for notice in answers.notices:
+    def _to_rows(self, batch: Sequence[Input]) -> Iterator[Json]:
+        with _loading():
+            found = self._client.predict(self._job["id"], [given.row for given in batch])
+        found = waiting.ended(self._client, found, "/v1/predictions")
+        for notice in found["notices"]:
             output.note(notice)
-        if answers.failure is not None:
-            failed = True
-            output.complain(with_places(answers.failure.message, batch))
-            if not source.is_interactive:
-                break
-        several = several or len(batch) > 1
-        for given, answer in zip(batch, answers.answers, strict=False):
-            source.answered(answer)
-            _show(task, given.row, answer, named=several, json=json)
-    return failed and not source.is_interactive
+        if failure := found["failure"]:
+            raise _NoAnswerError(f"{failure['message']} {failure['action']}")
+        for given, answer in zip(batch, found["answers"], strict=True):
+            if self._json:
+                output.print_json({"input": given.row, **answer})
+            else:
+                self._show_title(given)
+                output.print_lines(try_answers.lines(self._job["spec"]["task"]["type"], answer))
+            yield answer
+
+    def _text(self, given: Input, parameters: Json) -> Json:
+        if not self._json:
+            self._show_title(given)
+        written = ""
+        with _loading() as has_loaded:
+            for piece in try_text.pieces(self._client, self._job, given, parameters):
+                if piece:
+                    has_loaded()
+                written += piece
+                if not self._json:
+                    output.print_text(piece)
+        if self._json:
+            output.print_json({"input": given.row, "prediction": written})
+        else:
+            output.print_text("\n")
+        return {"prediction": written}
+
+    def _show_title(self, given: Input) -> None:
+        if self._named:
+            output.print_line(f"> {try_inputs.title(given.row)}")
+
+
+class _NoAnswerError(Exception):
+    """The prediction has failed; the message says why and what to do."""
+
+
+@contextmanager
+def _loading() -> Iterator[Callable[[], None]]:
+    """Say what a person waits for, unless that takes only a moment; call what it yields when that
+    is over."""
+    timer = threading.Timer(_SLOW_SECONDS, output.note, ["A worker loads the model …"])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield timer.cancel
+    finally:
+        timer.cancel()
 
 
 def with_places(message: str, batch: Sequence[Input]) -> str:
     """A message about rows of a request, with the places where the user gave them."""
 
     def place(found: re.Match[str]) -> str:
-        number = int(found[1])  # from 1
-        return batch[number - 1].place if 1 <= number <= len(batch) else found[0]
+        number = int(found[1])
+        return batch[number].place if number < len(batch) else found[0]
 
     return _ROW.sub(place, message)
-
-
-def _show(
-    task: Json, row: Mapping[str, Any], answer: Mapping[str, Any], *, named: bool, json: bool
-) -> None:
-    if json:
-        output.print_json({"input": row, **answer})
-        return
-    if named:
-        output.print_line(f"> {try_inputs.title(row)}")
-    output.print_lines(try_answers.lines(task["type"], answer))
 
 
 def _batches(inputs: Iterable[Input], size: int) -> Iterator[list[Input]]:

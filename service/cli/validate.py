@@ -1,11 +1,11 @@
 """`finetune validate`: what the service would say about a spec, without making a job."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from service.cli import data_preview, ids, output, spec_check
+from service.cli import ids, output, preview, preview_page, spec_check
 from service.cli.client import Client, Json
 from service.cli.exit_codes import OK, USAGE
 from service.cli.local_files import AllowOutside
@@ -13,6 +13,9 @@ from service.cli.overrides import Changes, changed, merge_patch
 from service.cli.spec_check import Checked
 from service.cli.spec_file import read_spec
 from service.cli.transfer import file_size
+from service.contract.previews import MOST_ROWS
+
+_SHOWN: Final = 2
 
 
 def validate(
@@ -25,20 +28,20 @@ def validate(
         bool,
         typer.Option(
             "--data",
-            help="Also read the rows as a job would: how many are usable, their lengths in tokens, "
-            "two tokenised examples. Needs finetune-service[worker] here.",
+            help="Also read the first rows as a job would; a worker does, as for `preview`.",
         ),
     ] = False,
     rows: Annotated[
-        int, typer.Option(min=1, help="With --data: read so many rows of each split.")
-    ] = data_preview.ROWS,
+        int,
+        typer.Option(min=1, max=MOST_ROWS, help="With --data: read so many rows of each split."),
+    ] = MOST_ROWS,
     allow_outside: AllowOutside = False,
     json: output.AsJson = False,
 ) -> None:
-    """Check a spec and its local files; nothing is uploaded, and no job is made.
+    """Check a spec and its local files; no job is made, and nothing stays uploaded.
 
     Exit status: 0 the spec is valid (there may be warnings), 2 it is not, or with --data a job
-    would fail with these rows.
+    would fail with these rows, 1 no worker has read them.
     """
     content = changed(read_spec(spec), merge_patch(changes or []))
     found: Json | None = None
@@ -46,13 +49,14 @@ def validate(
         content = ids.in_spec(client.job_id, content)
         checked = spec_check.check(client, content, spec.parent, allow_outside=allow_outside)
         if data and checked.valid:
-            found = data_preview.preview(client, checked, rows)
-    failure = found["failure"] if found is not None else None
+            found = preview.made(client, checked, rows, _SHOWN)
     if json:
         output.print_json(_answer(checked, found))
     else:
         _show(spec, checked, found)
-    raise typer.Exit(USAGE if failure is not None or not checked.valid else OK)
+    if found is not None:
+        raise typer.Exit(preview.status(found))
+    raise typer.Exit(OK if checked.valid else USAGE)
 
 
 def _show(spec: Path, checked: Checked, found: Json | None) -> None:
@@ -61,13 +65,11 @@ def _show(spec: Path, checked: Checked, found: Json | None) -> None:
     output.print_line(f"{spec} is valid")
     for name, file in checked.files.items():
         output.print_line(f"  {name}: {file_size(file.size)}, uploaded by `finetune submit`")
-    if found is None:
-        return
-    output.print_lines(data_preview.lines(found))
-    if found["failure"] is not None:
-        data_preview.show_failure(found["failure"])
+    if found is not None:
+        preview_page.show(output.stdout(), found)
 
 
 def _answer(checked: Checked, found: Json | None) -> Json:
     """`data` is null without --data, and for a spec with errors."""
-    return {"data": found, **checked.answer}
+    data = None if found is None else {**(found["result"] or {}), "failure": found["failure"]}
+    return {"data": data, **checked.answer}

@@ -1,10 +1,30 @@
-"""What a job is doing, or why it waits, in a few words."""
+"""What a job is doing, or why it waits, in a few words; waiting for previews and predictions."""
 
+import time
 from datetime import datetime
+from typing import Final
+
+from finetune_client.flows import UNFINISHED
 
 from service import units
-from service.cli.client import Json
+from service.cli import output
+from service.cli.client import Client, Json
 from service.contract.states import JobState
+
+_PAUSE_SECONDS: Final = 1.0
+
+
+def ended(client: Client, found: Json, path: str) -> Json:
+    """A preview or a prediction once it has ended, for which the service sets it a time; why it
+    waits is said once. `path` is where it can be read."""
+    told = None
+    while found["state"] in UNFINISHED:
+        if found["waiting"] not in (None, told):
+            told = found["waiting"]
+            output.note(told)
+        time.sleep(_PAUSE_SECONDS)
+        found = client.get(f"{path}/{found['id']}")
+    return found
 
 
 def activity(job: Json, now: datetime | None = None) -> str:

@@ -18,6 +18,8 @@ from service.settings import Settings
 log = structlog.get_logger(__name__)
 
 RESERVE: Final = ".reserve"
+_KEPT_BYTES: Final = 256 * 1024**2
+"""Uploads leave so much of the disk free, or a share of a small disk."""
 _SHARE_OF_DISK: Final = 20
 """Of a small disk no more than a twentieth is kept free."""
 _SHARE_OF_KEPT: Final = 8
@@ -50,7 +52,7 @@ def space(settings: Settings) -> Space:
         folder = folder.parent
     state = os.statvfs(folder)
     total = state.f_blocks * state.f_frsize
-    kept = min(settings.reserved_disk_bytes, total // _SHARE_OF_DISK)
+    kept = min(_KEPT_BYTES, total // _SHARE_OF_DISK)
     return Space(state.f_bavail * state.f_frsize, total, kept)
 
 

@@ -39,6 +39,7 @@ log = structlog.get_logger(__name__)
 GRACE_SECONDS: Final = 3600.0
 _DAY: Final = 86400.0
 _BATCH: Final = 500
+_AUDIT_DAYS: Final = 365
 _PRUNED: Final = ".pruned"
 _PARTIAL: Final = ".tmp"
 
@@ -114,7 +115,7 @@ class Retention(BackgroundLoop):
         with self._database.write() as session:
             stored = quotas.all_stored_bytes(session)
             usage.note_bytes(session, stored, jobs.clock(session))
-            audit.forget(session, self._settings.audit_days)
+            audit.forget(session, _AUDIT_DAYS)
             preview_claims.LEASES.forget(session)
             prediction_claims.LEASES.forget(session)
             deliveries.forget(session)

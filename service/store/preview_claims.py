@@ -31,8 +31,7 @@ LEASES: Final = BriefLeases(
         FailureCode.TIMEOUT,
         f"No worker was free to make the preview within {DEADLINE_SECONDS:.0f} s.",
         action="Try again when a worker of the queue `cpu` is free (`finetune workers` shows what "
-        "they do), or start one for previews alone with `finetune worker --queues preview`. "
-        "`finetune validate SPEC --data` needs no worker.",
+        "they do), or start one for previews alone with `finetune worker --queues preview`.",
     ),
     too_slow=Failure.of(
         FailureCode.TIMEOUT,

@@ -56,7 +56,6 @@ def api_settings(database_url: str, api_broker_url: str, tmp_path: Path) -> Sett
         mlflow_uri="http://mlflow.test:5000/",
         data_roots=[data_root],
         max_upload_bytes=3 * 1024**2,
-        max_body_bytes=64 * 1024,
     )
 
 

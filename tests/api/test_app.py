@@ -9,6 +9,7 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy import Column, MetaData, String, Table, select
 
+from service.api.middleware import MOST_BODY_BYTES
 from service.contract.states import JobState
 from service.settings import Settings
 from service.store import claims
@@ -128,19 +129,19 @@ class TestProblems:
 
 class TestBodyLimit:
     def test_announced(self, server: Server) -> None:
-        body = b" " * (server.settings.max_body_bytes + 1)
+        body = b" " * (MOST_BODY_BYTES + 1)
         answer = server.client.post("/v1/jobs", content=body)
         assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
 
     def test_one_of_just_the_limit_is_read(self, server: Server) -> None:
-        body = json.dumps(SPEC).encode().ljust(server.settings.max_body_bytes)
+        body = json.dumps(SPEC).encode().ljust(MOST_BODY_BYTES)
         headers = {"Content-Type": "application/json"}
         assert server.client.post("/v1/jobs", content=body, headers=headers).status_code == 201
         pieces = (body[at : at + 1024] for at in range(0, len(body), 1024))
         assert server.client.post("/v1/jobs", content=pieces, headers=headers).status_code == 201
 
     def test_counted_when_it_comes_in_chunks(self, server: Server) -> None:
-        pieces = (b" " * 1024 for _ in range(server.settings.max_body_bytes // 1024 + 1))
+        pieces = (b" " * 1024 for _ in range(MOST_BODY_BYTES // 1024 + 1))
         headers = {"Content-Type": "application/json"}
         answer = server.client.post("/v1/jobs", content=pieces, headers=headers)
         assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")

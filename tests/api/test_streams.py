@@ -14,6 +14,7 @@ import httpx
 import pytest
 from sqlalchemy.exc import OperationalError
 
+from service.api import limits
 from service.api.errors import TooManyStreamsError
 from service.api.limits import StreamSlots
 from service.api.live import feed, streams
@@ -146,10 +147,10 @@ class TestEvents:
         assert end == {"event": "end", "data": '{"state": "deleted"}'}
 
     def test_watchers_count_to_no_limit_on_requests(
-        self, server: Server, api_settings: Settings
+        self, server: Server, api_settings: Settings, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         job_id = add_job(server.database)
-        few = api_settings.model_copy(update={"max_requests": 2})
+        monkeypatch.setattr(limits, "MOST_REQUESTS", 2)
         seen: list[list[int]] = []
 
         def watch(url: str) -> None:
@@ -161,7 +162,7 @@ class TestEvents:
                 seen.append(ids(list(found)))
 
         ready = threading.Semaphore(0)
-        with running(few) as url:
+        with running(api_settings) as url:
             threads = []
             for _ in range(6):
                 threads.append(threading.Thread(target=watch, args=(url,)))

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from chaos.small_disk import NoMountError, leave_free, small_disk
-from service.api import leftovers
+from service.api import leftovers, limits
 from service.jobs.disk_space import RESERVE, Space
 from service.settings import Settings
 from service.store import keys, schema
@@ -37,8 +37,11 @@ def _settings(folder: Path, url: str | None = None, **changes: object) -> Settin
 
 
 @pytest.fixture
-def client(sqlite_url: str, tmp_path: Path) -> Iterator[httpx.Client]:
-    settings = _settings(tmp_path / "home", sqlite_url, max_uploads=2)
+def client(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[httpx.Client]:
+    monkeypatch.setattr(limits, "MOST_UPLOADS", 2)
+    settings = _settings(tmp_path / "home", sqlite_url)
     with running(settings) as url, httpx.Client(base_url=url, timeout=30) as client:
         yield client
 

@@ -6,62 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from service.cli import output, preview_page
 from service.contract.failures import Failure, FailureCode
 from service.contract.previews import PreviewResult
 from service.store.database import Database
 from tests.cli.conftest import Cli
+from tests.cli.preview_rows import FOUND
 from tests.cli.specs import write_spec
 from tests.support.previews import made_by_thread, register_worker
-
-LENGTHS = {
-    **dict.fromkeys(("total", "min", "mean", "p50", "p90", "p95", "p99"), 5),
-    "max": 1200,
-    "histogram": [{"from": 0, "to": 511, "rows": 90}, {"from": 512, "to": 1200, "rows": 3}],
-}
-FOUND: dict[str, Any] = {
-    "rows_limit": 100,
-    "splits": {
-        "train": {
-            "rows_read": 100,
-            "rows_usable": 99,
-            "rows_bad": 1,
-            "bad_by_reason": {"empty": 1},
-            "bad_rows": [
-                {"place": "train.jsonl, line 2", "reason": "empty", "problem": "is empty"}
-            ],
-            "is_whole": False,
-            "rows_estimated": 1000,
-            "features": 40,
-            "trained_tokens": 2000,
-            "tokens": LENGTHS,
-            "truncated": 3,
-        }
-    },
-    "examples": [
-        {
-            "split": "train",
-            "text": "Hi there\x1b[2J!\nYes.",
-            "tokens": ["Hi", " there", "\x1b", "[2J", "!", "\n", "Yes", "."],
-            "length": 8,
-            "trained": [{"start": 6, "end": 8, "text_start": 14, "text_end": 18}],
-            "target": "the answer",
-        }
-    ],
-    "notices": ["3 rows were cut"],
-    "max_length": 512,
-    "length_option": "max_length",
-    "epoch": {
-        "is_exact": False,
-        "rows": 1000,
-        "features": 400,
-        "trained_tokens": 20000,
-        "batches": 50,
-        "optimizer_steps": 25,
-        "total_steps": 75,
-    },
-}
 
 
 @contextmanager
@@ -175,3 +129,11 @@ class TestColours:
         text = self.shown(color_system="standard", no_color=True)
         assert "[[Yes.]]" in text
         assert "\x1b[30;42m" not in text
+
+
+def test_what_may_pass_says_nothing_about_the_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    failure = {"code": "network", "message": "no route", "action": "Retrying in 20 s."}
+    preview_page._show_failure(failure)
+    said = capsys.readouterr().err
+    assert "the data could not be checked here (network): no route" in said
+    assert "Retrying" not in said

@@ -1,7 +1,6 @@
-"""`finetune try`. That the answers are those of a job that predicts: tests/inference."""
+"""`finetune try`; a thread is the worker. That the answers are those of a job that predicts:
+tests/inference."""
 
-import hashlib
-import importlib.util
 import io
 import json
 import subprocess
@@ -9,25 +8,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
+from sqlalchemy import select
 
-from service.cli import (
-    finished_models,
-    inference_process,
-    try_answers,
-    try_inputs,
-    try_model,
-)
-from service.cli.client import Client
+from service.cli import output, try_answers, try_inputs, try_model, try_text
 from service.cli.exit_codes import UsageError
 from service.cli.try_inputs import Given
-from service.settings import Settings
-from service.store.database import Database, db_now
-from service.store.models import ArtifactRow
+from service.contract.failures import Failure, FailureCode
+from service.contract.predictions import Choice, PredictionResult, Usage
+from service.store.database import Database
+from service.store.models import PredictionRow
 from tests.cli.conftest import Cli
-from tests.cli.job_rows import end
-from tests.support.models import save_tiny_bert
+from tests.support.job_rows import finished_job
+from tests.support.predictions import answered_by_thread
+from tests.support.previews import register_worker
 
 NOTHING = Given([], None, None, None, None)
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -47,89 +41,88 @@ def rows(task: str, **given: Any) -> list[dict[str, Any]]:
     return [each.row for each in inputs(task, **given)]
 
 
+CHAT: dict[str, Any] = {"task": {"type": "chat"}}
+CLASSES: dict[str, Any] = {"task": "text-classification"}
+PREDICTED = [{"prediction": "good", "probabilities": {"bad": 0.25, "good": 0.75}}]
+WRITTEN = PredictionResult(
+    choices=[Choice(text="Ann wrote it.", finish_reason="stop")],
+    usage=Usage(prompt_tokens=1, completion_tokens=3),
+)
+
+
 @pytest.fixture
-def classifier(http: httpx.Client, store: Database, home: Path) -> str:
-    """A finished job with a model of two classes; its id."""
-    spec = {
-        "task": "text-classification",
-        "model": {"name_or_path": "org/model"},
-        "dataset": {"source": "hub", "name": "org/data"},
-    }
-    job_id = str(http.post("/v1/jobs", json=spec).raise_for_status().json()["id"])
-    from transformers import AutoModelForSequenceClassification
-
-    output = Settings(home=home).workspace(job_id) / "attempts/1/output"
-    save_tiny_bert(output)
-    model = AutoModelForSequenceClassification.from_pretrained(
-        output, id2label={0: "bad", 1: "good"}, label2id={"bad": 0, "good": 1}
-    )
-    model.save_pretrained(output)
-    results = {"train": {"output_dir": "attempts/1/output", "weights_sha256": "a" * 64}}
-    end(store, job_id, "succeeded", results=results)
-    return job_id
+def worker(store: Database) -> None:
+    register_worker(store)
 
 
-class TestCommand:
-    def test_answers_on_this_machine(
-        self, cli: Cli, classifier: str, home: Path, tmp_path: Path
+@pytest.mark.usefixtures("api")
+class TestRows:
+    @pytest.fixture
+    def classifier(self, store: Database) -> str:
+        """The id of its job."""
+        return finished_job(store, spec=CLASSES)
+
+    @pytest.mark.usefixtures("worker")
+    def test_the_answer_is_the_service_s(
+        self, cli: Cli, classifier: str, store: Database, tmp_path: Path
     ) -> None:
-        from transformers import pipeline
-
-        output = Settings(home=home).workspace(classifier) / "attempts/1/output"
-        texts = ["the report of the board", "water in the morning"]
         file = tmp_path / "in.jsonl"
-        file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-        found = cli("try", classifier, "--input", str(file), "--json")
-        assert (found.status, found.err) == (0, "")
-        score: Any = pipeline("text-classification", model=str(output), top_k=None, device="cpu")
-        for answer, text in zip(found.json_lines(), texts, strict=True):
-            expected = {each["label"]: each["score"] for each in score([text])[0]}
-            assert answer["input"] == {"text": text}
-            assert answer["probabilities"] == pytest.approx(expected, abs=0.01)
-            assert answer["prediction"] == max(expected, key=lambda name: expected[name])
+        file.write_text(json.dumps({"text": "fine"}))
+        with answered_by_thread(store, PredictionResult(answers=PREDICTED, notices=["cut"])):
+            shown = cli("try", classifier, "fine")
+            found = cli("try", classifier, "--input", str(file), "--json")
+        assert (shown.status, shown.err) == (0, "cut\n")
+        assert shown.out.splitlines() == ["good", "  good  0.750", "  bad   0.250"]
+        assert found.json_lines() == [{"input": {"text": "fine"}, **PREDICTED[0]}]
 
-    @pytest.mark.parametrize(
-        ("arguments", "typed", "words"),
-        [
-            ((), "", "stdin holds no input"),
-            (("the report", " "), "", "input 2: `text` is empty"),
-        ],
-    )
-    def test_what_cannot_be_used_is_named(
-        self,
-        cli: Cli,
-        classifier: str,
-        monkeypatch: pytest.MonkeyPatch,
-        arguments: tuple[str, ...],
-        typed: str,
-        words: str,
+    @pytest.mark.usefixtures("worker")
+    def test_an_input_that_the_model_cannot_use_is_named(
+        self, cli: Cli, classifier: str, store: Database
     ) -> None:
-        monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
-        outcome = cli("try", classifier, *arguments)
-        assert outcome.status in (1, 2)
-        assert words in outcome.err
-
-    def test_a_process_without_rows_says_nothing(self) -> None:
-        command = [sys.executable, "-m", "worker.inference"]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
-
-    def test_without_the_packages_of_a_worker(
-        self, cli: Cli, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        really = importlib.util.find_spec
-        monkeypatch.setattr(
-            importlib.util, "find_spec", lambda name: None if name == "torch" else really(name)
+        failure = Failure.of(
+            FailureCode.UNREADABLE_ROW, "rows[1]: `text` is empty", action="Correct the rows."
         )
-        refused = cli("try", "job-1", "x")
-        assert refused.status == 2
-        assert "install finetune-service[worker]" in refused.err
-        assert "mode: predict" in refused.err
+        with answered_by_thread(store, failure):
+            outcome = cli("try", classifier, "the report", " ")
+        assert (outcome.status, outcome.out) == (1, "")
+        assert "input 2: `text` is empty Correct the rows." in outcome.err
+
+    def test_a_line_without_the_column_is_named(
+        self, cli: Cli, classifier: str, tmp_path: Path
+    ) -> None:
+        file = tmp_path / "in.jsonl"
+        file.write_text('{"text": "a"}\n\n{"txt": "b"}\n')
+        outcome = cli("try", classifier, "--input", str(file))
+        assert (outcome.status, outcome.out) == (2, "")
+        assert f"{file}, line 3.text: required" in outcome.err
+
+    def test_it_says_what_it_waits_for(self, cli: Cli, classifier: str, store: Database) -> None:
+        with answered_by_thread(store, PredictionResult(answers=PREDICTED), after=2.0):
+            outcome = cli("try", classifier, "fine")
+        assert outcome.status == 0
+        assert outcome.err.count("No live worker answers predictions") == 1
+
+    def test_a_person_is_asked_again(
+        self, cli: Cli, classifier: str, monkeypatch: pytest.MonkeyPatch, store: Database
+    ) -> None:
+        monkeypatch.setattr(sys, "stdin", Terminal("one\ntwo\n"))
+        register_worker(store)
+        failure = Failure.of(FailureCode.UNREADABLE_ROW, "rows[0]: bad")
+        with answered_by_thread(store, failure):
+            outcome = cli("try", classifier)
+        assert (outcome.status, outcome.err.count("the input: bad")) == (0, 2)
 
     def test_without_a_model(self, cli: Cli, job_id: str) -> None:
         refused = cli("try", job_id, "--question", "Who?", "--context", "Ada.")
         assert refused.status == 2
-        assert f"{job_id} has no finished model: it is queued" in refused.err
+        assert "queued" in refused.err
+
+    def test_nothing_on_stdin(
+        self, cli: Cli, classifier: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+        outcome = cli("try", classifier)
+        assert (outcome.status, "stdin holds no input" in outcome.err) == (2, True)
 
     @pytest.mark.parametrize(
         ("arguments", "words"),
@@ -137,8 +130,7 @@ class TestCommand:
             (["a text"], "--question and --context"),
             (["--question", "q", "--context", "c", "--text-pair", "x"], "--text-pair is for"),
             (["--question", "q", "--context", "c", "--max-new-tokens", "3"], "--max-new-tokens"),
-            (["--question", "q", "--context", "c", "--device", "tpu"], "is not cpu, cuda or"),
-            (["--question", "q", "--context", "c", "--top-k", "0"], "greater than or equal to 1"),
+            (["--max-new-tokens", "0"], "greater than or equal to 1"),
             (["--question", "q"], "--context is missing"),
         ],
     )
@@ -150,60 +142,98 @@ class TestCommand:
         assert words in refused.err
 
 
-class TestHub:
-    def test_is_that_of_the_service(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("FINETUNE_HUB_ENDPOINT", "http://mirror.local")
-        monkeypatch.setenv("FINETUNE_HUB_TOKEN", "hf_x")
-        environment, secrets = inference_process._environment("cpu")
-        assert environment["HF_ENDPOINT"] == "http://mirror.local"
-        assert secrets["HF_TOKEN"] == "hf_x"
-        assert "hf_x" not in environment.values()
+@pytest.mark.usefixtures("api")
+class TestTexts:
+    @pytest.fixture
+    def chat(self, store: Database) -> str:
+        """The id of a job with a model that answers conversations."""
+        return finished_job(store, spec=CHAT)
 
-
-class TestFinishedModels:
-    def test_the_folder_of_another_user_is_not_used(self) -> None:
-        path = f"/{'x' * 300}/job-1"
-        assert finished_models._local({"id": "job-1", "result": {"model_path": path}}) is None
-
-    def register(self, store: Database, home: Path, job_id: str, content: bytes) -> None:
-        path = Settings(home=home).workspace(job_id) / "attempts/1/files/config.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-        row = ArtifactRow(
-            job_id=job_id,
-            name="model/config.json",
-            path="attempts/1/files/config.json",
-            bytes=len(content),
-            sha256=hashlib.sha256(content).hexdigest(),
-            created_at=db_now(),
-        )
-        with store.write() as session:
-            session.merge(row)
-
-    def test_downloaded_once_for_each_model(
-        self, api: str, store: Database, home: Path, job_id: str
+    @pytest.mark.usefixtures("worker")
+    def test_a_conversation_is_streamed(
+        self, cli: Cli, chat: str, monkeypatch: pytest.MonkeyPatch, store: Database
     ) -> None:
-        folders = []
-        for weights in ("a" * 64, "a" * 64, "b" * 64):
-            self.register(store, home, job_id, weights.encode())
-            results = {"train": {"output_dir": "elsewhere", "weights_sha256": weights}}
-            end(store, job_id, "succeeded", results=results)
-            with Client.from_environment() as client:
-                found = finished_models.find(client, client.get(f"/v1/jobs/{job_id}"))
-            assert (found.folder / "config.json").read_text() == weights
-            folders.append(found.folder)
-        assert folders[0] == folders[1] != folders[2]
-        assert folders[0].is_relative_to(home / "cache")
+        printed: list[str] = []
+        monkeypatch.setattr(output, "print_text", printed.append)
+        monkeypatch.setattr(sys, "stdin", Terminal("Who?\nWhen?\n"))
+        with answered_by_thread(store, WRITTEN, texts=(["Ann"], ["Ann wrote"])):
+            outcome = cli("try", chat, "--system", "Be brief.")
+        assert outcome.status == 0
+        assert [piece for piece in printed if piece] == 2 * ["Ann", " wrote", " it.", "\n"]
+        with store.read() as session:
+            rows = session.scalars(select(PredictionRow).order_by(PredictionRow.id)).all()
+        asked = [row.request["input"]["messages"] for row in rows]
+        answer = {"role": "assistant", "content": "Ann wrote it."}
+        assert asked == [
+            [SYSTEM, USER],
+            [SYSTEM, USER, answer, {"role": "user", "content": "When?"}],
+        ]
+        options = rows[0].request["options"]
+        assert (options["temperature"], options["max_new_tokens"]) == (0, 256)
 
-    def test_at_most_five_are_kept(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        monkeypatch.setattr(finished_models, "_IN_USE_SECONDS", -1.0)
-        for number in range(7):
-            finished_models._make_room(tmp_path)
-            folder = tmp_path / f"job-{number}"
-            folder.mkdir()
-            (folder / ".finetune-download.json").touch()
-        assert len(list(tmp_path.iterdir())) == 5
-        assert (tmp_path / "job-6").is_dir()
+    @pytest.mark.usefixtures("worker")
+    def test_the_options_of_a_call(self, cli: Cli, store: Database) -> None:
+        job_id = finished_job(store, spec={"task": {"type": "causal-lm"}})
+        with answered_by_thread(store, WRITTEN):
+            given = ("--temperature", "0.5", "--max-new-tokens", "7", "--json")
+            outcome = cli("try", job_id, "Who?", *given)
+        assert outcome.json() == {"input": {"text": "Who?"}, "prediction": "Ann wrote it."}
+        with store.read() as session:
+            asked = session.scalars(select(PredictionRow)).one().request
+        assert asked["input"] == {"kind": "completion", "prompt": "Who?"}
+        options = asked["options"]
+        assert (options["temperature"], options["max_new_tokens"]) == (0.5, 7)
+
+    def test_the_options_of_its_job(self) -> None:
+        own = {"max_new_tokens": 9, "do_sample": True, "temperature": 0.7, "top_k": 5}
+        task = {"type": "chat", "generate": own}
+        sampled = {"temperature": 0.7, "max_tokens": 9, "top_k": 5}
+        assert try_text.options(task, None, None) == sampled
+        assert try_text.options(task, 7, 0) == {**sampled, "temperature": 0, "max_tokens": 7}
+        lm = {"type": "causal-lm", "max_new_tokens": 30, "generation": None}
+        assert try_text.options(lm, None, None) == {"temperature": 0, "max_tokens": 30}
+
+    @pytest.mark.usefixtures("worker")
+    def test_lines_are_rows_unless_there_are_options(
+        self, cli: Cli, chat: str, monkeypatch: pytest.MonkeyPatch, store: Database
+    ) -> None:
+        row = json.dumps({"prompt": "Who?"})
+        monkeypatch.setattr(sys, "stdin", io.StringIO(row))
+        with answered_by_thread(store, PredictionResult(answers=[{"prediction": "Ann"}])):
+            assert cli("try", chat).out == "Ann\n"
+        monkeypatch.setattr(sys, "stdin", io.StringIO(row))
+        outcome = cli("try", chat, "--temperature", "1")
+        assert outcome.status == 2
+        assert "stdin, line 1: --max-new-tokens and --temperature need a list" in outcome.err
+
+    def test_without_a_worker(self, cli: Cli, chat: str) -> None:
+        outcome = cli("try", chat, "Who?")
+        assert (outcome.status, outcome.out) == (3, "")
+        assert "No live worker answers predictions: start one with" in outcome.err
+        assert "(503, no_worker)" in outcome.err
+
+    @pytest.mark.usefixtures("worker")
+    def test_a_failure_in_the_stream(self, cli: Cli, chat: str, store: Database) -> None:
+        failure = Failure.of(FailureCode.SEQUENCE_TOO_LONG, "Too long.", action="Shorten it.")
+        with answered_by_thread(store, failure, texts=(["Ann"],)):
+            outcome = cli("try", chat, "Who?")
+        assert (outcome.status, outcome.out) == (3, "Ann")
+        assert "Too long. Shorten it." in outcome.err
+
+
+def test_neither_torch_nor_transformers_is_loaded(api: str, store: Database) -> None:
+    job_id = finished_job(store, spec=CLASSES)
+    register_worker(store)
+    code = (
+        "import sys; from service.cli.app import main\n"
+        f"sys.argv = ['finetune', 'try', {job_id!r}, 'fine']\n"
+        "try: main()\n"
+        "finally: print({'torch', 'transformers', 'datasets', 'worker'} & set(sys.modules))"
+    )
+    with answered_by_thread(store, PredictionResult(answers=PREDICTED)):
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"
 
 
 class TestInputs:
@@ -251,12 +281,10 @@ class TestInputs:
         file.write_text("a\n\nb\n")
         given = inputs("causal-lm", file=str(file))
         assert [each.place for each in given] == [f"{file}, line 1", f"{file}, line 3"]
-        message = "rows.jsonl, line 2: `text` is too long; rows.jsonl, line 7"
+        message = "rows[1]: `text` is too long; rows[6]"
         assert try_model.with_places(message, given) == (
-            f"{file}, line 3: `text` is too long; rows.jsonl, line 7"
+            f"{file}, line 3: `text` is too long; rows[6]"
         )
-        message = "Row 1 of the test split has no [MASK]"
-        assert try_model.with_places(message, given) == f"{file}, line 1 has no [MASK]"
         assert [each.place for each in inputs("causal-lm", texts=["a", "b"])] == [
             "input 1",
             "input 2",
@@ -345,22 +373,6 @@ class TestConversations:
         assert try_inputs.title({"prompt": [USER]}) == "Who?"
         assert try_inputs.title({"instruction": "Name her.", "input": "x"}) == "Name her."
         assert try_inputs.title({"messages": []}) == "{'messages': []}"
-
-    def test_the_options_of_an_answer(self) -> None:
-        task = {"type": "chat", "generate": None}
-        assert try_model.changed(task, None, None, None) == task
-        assert try_model.changed(task, 7, 0.5, None)["generate"] == {
-            "max_new_tokens": 7,
-            "do_sample": True,
-            "temperature": 0.5,
-        }
-        own = {"max_new_tokens": 9, "do_sample": True, "temperature": 0.7}
-        assert try_model.changed({**task, "generate": own}, None, 0, None)["generate"] == {
-            **own,
-            "do_sample": False,
-        }
-        with pytest.raises(UsageError, match="--top-k does not apply to chat"):
-            try_model.changed(task, None, None, 3)
 
     def test_the_option_of_other_tasks(self) -> None:
         with pytest.raises(UsageError, match="--system is for chat, preference, not for causal-lm"):

@@ -3,12 +3,16 @@
 from pathlib import Path
 
 import httpx
-import pytest
+from sqlalchemy import select
 
-from service.cli import data_preview
+from service.contract.failures import Failure, FailureCode
+from service.contract.previews import PreviewResult
+from service.store.database import Database
+from service.store.models import PreviewRow
 from tests.cli.conftest import Cli
+from tests.cli.preview_rows import FOUND
 from tests.cli.specs import write_spec
-from tests.support.models import save_tiny_bert
+from tests.support.previews import made_by_thread, register_worker
 
 
 class TestValidate:
@@ -65,61 +69,40 @@ class TestValidate:
 
 
 class TestData:
-    """`--data`: a process of its own, as users start it. tests/stages/test_preview.py has the
-    tasks."""
+    """`--data`: a worker reads the rows. What it finds for each task: tests/stages/test_preview.py;
+    how it is shown: test_preview.py."""
 
-    @pytest.fixture
-    def spec(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        monkeypatch.setenv("FINETUNE_MODEL_ROOTS", str(tmp_path / "models"))
-        model = save_tiny_bert(tmp_path / "models" / "tiny")
-        rows = "Satz,Urteil\nein schönes Buch,gut\nzu lang und öde,schlecht\nganz nett,gut\n"
-        (tmp_path / "train.csv").write_text(rows)
-        columns = {"text": "Satz", "label": "Urteil"}
-        dataset = {"source": "upload", "train": "./train.csv", "columns": columns}
-        return write_spec(
-            tmp_path,
-            task="text-classification",
-            model={"name_or_path": str(model)},
-            dataset=dataset,
-        )
-
-    def test_reads_local_files_and_uploads_and_leaves_nothing_behind(
-        self, cli: Cli, spec: Path, http: httpx.Client, tmp_path: Path
+    def test_a_worker_reads_the_rows_and_nothing_stays(
+        self, cli: Cli, http: httpx.Client, store: Database, tmp_path: Path
     ) -> None:
-        files = {"file": ("held_out.csv", b"Satz,Urteil\nein Buch,gut\n,gut\n")}
-        answer = http.post("/v1/files", files=files, data={"purpose": "fine-tune"})
-        change = f"dataset.validation={answer.json()['id']}"
-        outcome = cli("validate", str(spec), "--data", "--set", change)
+        register_worker(store)
+        with made_by_thread(store, PreviewResult.model_validate(FOUND)):
+            outcome = cli("validate", str(write_spec(tmp_path)), "--data")
         lines = outcome.out.splitlines()
-        assert outcome.status == 2
-        assert lines[2] == "train: 3 rows read, 3 usable, 0 bad"
-        assert lines[3].startswith("  tokens per row: p50 ")
-        assert "validation: 2 rows read, 1 usable, 1 bad" in lines
-        assert "  labels: gut 2, schlecht 1" in lines
-        given = "notice: Inferred `task.label_names: [gut, schlecht]`: "
-        assert any(line.startswith(given) for line in lines)
-        assert "  held_out.csv, line 3: `text` is empty (empty_text)" in lines
-        assert any(line.startswith("Example 1 of the train split, ") for line in lines)
-        assert lines[-1] == "  target: label: schlecht"
-        assert "a job would fail with this data (unreadable_row): held_out.csv" in outcome.err
-        assert "What to do: " in outcome.err
-        assert len(http.get("/v1/files").json()["data"]) == 1
+        assert (outcome.status, lines[0]) == (0, f"{tmp_path / 'spec.json'} is valid")
+        assert "  train.jsonl, line 2: is empty (empty)" in lines
+        assert http.get("/v1/files").json()["data"] == []
+        with store.read() as session:
+            options = session.scalars(select(PreviewRow)).one().options
+        assert options == {"rows": 1000, "shown": 2}
 
-    def test_without_the_worker_packages_it_says_what_to_install(
-        self, cli: Cli, spec: Path, api: str, monkeypatch: pytest.MonkeyPatch
+    def test_how_a_job_would_fail(
+        self, cli: Cli, api: str, store: Database, tmp_path: Path
     ) -> None:
-        monkeypatch.setattr(data_preview, "_NEEDED", ("no_such_package",))
-        outcome = cli("validate", str(spec), "--data")
-        assert outcome.status == 2
-        assert "install finetune-service[worker]" in outcome.err
+        register_worker(store)
+        failure = Failure.of(FailureCode.UNREADABLE_ROW, "train.jsonl, line 2: is empty")
+        result = PreviewResult.model_validate({**FOUND, "failure": failure})
+        with made_by_thread(store, result):
+            shown = cli("validate", str(write_spec(tmp_path)), "--data")
+            given = cli("validate", str(write_spec(tmp_path)), "--data", "--json")
+        assert (shown.status, given.status) == (2, 2)
+        assert "a job would fail with this data (unreadable_row)" in shown.err
+        data = given.json()["data"]
+        assert data["splits"]["train"]["rows_bad"] == 1
+        assert data["failure"]["code"] == "unreadable_row"
 
-    def test_what_may_pass_says_nothing_about_the_rows(
-        self, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        failure = {"code": "network", "message": "no route", "action": "Retrying in 20 s."}
-        data_preview.show_failure(failure)
-        said = capsys.readouterr().err
-        assert "the data could not be checked here (network): no route" in said
-        assert "Retrying" not in said
-        data_preview.show_failure({**failure, "code": "missing_column"})
-        assert "What to do: Retrying in 20 s." in capsys.readouterr().err
+    def test_there_may_be_none(self, cli: Cli, api: str, store: Database, tmp_path: Path) -> None:
+        register_worker(store)
+        with made_by_thread(store, Failure.of(FailureCode.TIMEOUT, "too late")):
+            outcome = cli("validate", str(write_spec(tmp_path)), "--data", "--json")
+        assert (outcome.status, list(outcome.json()["data"])) == (1, ["failure"])

@@ -15,7 +15,7 @@ import transformers
 from peft import PeftModel
 
 from service.contract.failures import FailureCode, StageError
-from service.contract.inference import BaseModelSource, InferenceRequest
+from service.contract.prediction_events import TrainedModel
 from service.contract.spec import JobSpec
 from tests.data.squad_sample import squad_rows
 from tests.support.models import save_tiny_gpt2
@@ -66,16 +66,15 @@ def predictor(trained: StagedJob, model_dir: Path, folder: Path, **changes: Any)
     spec = JobSpec.model_validate(trained.body).model_dump(mode="json")
     spec["task"] |= changes
     folder.mkdir()
-    base = BaseModelSource(name_or_path=trained.body["model"]["name_or_path"], revision=None)
-    request = InferenceRequest(
-        spec=spec,
-        model_dir=model_dir,
-        base_model=base,
-        folder=folder,
-        cache_dir=folder / "cache",
-        use_gpu=False,
-    )
-    return Predictor(request)
+    base = Path(trained.body["model"]["name_or_path"])
+    asked = TrainedModel(spec=spec, folder=model_dir, settings=[], base=base)
+    return Predictor(asked, folder, use_gpu=False)
+
+
+def answers(model: Predictor, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    found = model.predict(rows).answers
+    assert found is not None
+    return found
 
 
 def files(done: StagedJob) -> dict[str, Any]:
@@ -121,18 +120,18 @@ def given(trained: StagedJob) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def require_answers(expected: dict[str, Any], answers: list[dict[str, Any]]) -> None:
+def require_answers(expected: dict[str, Any], found: list[dict[str, Any]]) -> None:
     """The files of a prediction have exactly these answers."""
     wanted = expected["predictions.json"]
     if isinstance(wanted, list):
-        assert answers == [{k: v for k, v in row.items() if k != "row"} for row in wanted]
+        assert found == [{k: v for k, v in row.items() if k != "row"} for row in wanted]
         return
-    assert [each["prediction"] for each in answers] == list(wanted.values())
-    for answer, nbest in zip(answers, expected["nbest_predictions.json"].values(), strict=True):
+    assert [each["prediction"] for each in found] == list(wanted.values())
+    for answer, nbest in zip(found, expected["nbest_predictions.json"].values(), strict=True):
         best = [{name: each[name] for name in ("text", "probability")} for each in nbest[:3]]
         assert answer["nbest"] == best
     odds = expected.get("null_odds.json", {})
-    assert [each["null_odds"] for each in answers if odds] == list(odds.values())
+    assert [each["null_odds"] for each in found if odds] == list(odds.values())
 
 
 class TestWholeModels:
@@ -140,9 +139,9 @@ class TestWholeModels:
     def test_answer_as_a_job_that_predicts(self, name: str, once: Once, tmp_path: Path) -> None:
         trained, model = once(name)
         expected = predicted(trained, model, tmp_path / "predicted")
-        found = predictor(trained, model, tmp_path / "try").predict(given(trained))
-        require_answers(expected, found.answers)
-        assert len(found.answers) == 8
+        found = answers(predictor(trained, model, tmp_path / "try"), given(trained))
+        require_answers(expected, found)
+        assert len(found) == 8
 
     def test_questions_without_an_answer(self, tmp_path: Path) -> None:
         rows = squad_rows("train", "2.0")[:12]
@@ -155,8 +154,8 @@ class TestWholeModels:
         trained.body["dataset"] = {"source": "path", **files_of}
         model = finished(trained)
         expected = predicted(trained, model, tmp_path / "predicted")
-        found = predictor(trained, model, tmp_path / "try").predict(given(trained))
-        require_answers(expected, found.answers)
+        found = answers(predictor(trained, model, tmp_path / "try"), given(trained))
+        require_answers(expected, found)
 
     def test_is_loaded_once_and_takes_rows_of_the_training_data(
         self, once: Once, tmp_path: Path
@@ -164,11 +163,11 @@ class TestWholeModels:
         columns = {"context": "passage"}
         trained, model = once("question-answering")
         trained.body["dataset"]["columns"] = columns
-        expected = predictor(trained, model, tmp_path / "first").predict(given(trained)).answers
+        expected = answers(predictor(trained, model, tmp_path / "first"), given(trained))
         again = predictor(trained, model, tmp_path / "try")
         for row, answer in zip(given(trained), expected, strict=True):
             mine = {"passage": row["context"], "question": row["question"], "answers": "?"}
-            (found,) = again.predict([mine]).answers
+            (found,) = answers(again, [mine])
             assert found["prediction"] == answer["prediction"]
             assert found["probability"] == pytest.approx(answer["probability"], rel=1e-4)
         assert not list((tmp_path / "try").rglob("*.arrow")), "the rows are kept"
@@ -179,7 +178,7 @@ class TestWholeModels:
         with pytest.raises(StageError, match="question") as caught:
             model.predict([{"context": "x"}])
         assert caught.value.failure.code is FailureCode.MISSING_COLUMN
-        assert model.predict(given(trained)[:1]).answers[0]["prediction"]
+        assert answers(model, given(trained)[:1])[0]["prediction"]
         with pytest.raises(StageError) as caught:
             model.predict([*given(trained)[:1], {"context": "x", "question": ""}])
         failure = refused(caught.value).failure
@@ -192,6 +191,7 @@ class TestWholeModels:
         trained, model = once("causal-lm")
         short = predictor(trained, model, tmp_path / "try", max_new_tokens=1)
         found = short.predict([{"text": "the report of the water board " * 30}])
+        assert found.answers is not None
         assert len(found.answers[0]["prediction"].split()) <= 1
         assert "1 prompts of the test split were cut" in found.notices[0]
 
@@ -233,14 +233,14 @@ class TestAdapters:
         trained = job(tmp_path / "job", name, peft=adapter)
         model = finished(trained)
         assert not (model / "model.safetensors").exists()
-        found = predictor(trained, model, tmp_path / "try").predict(given(trained))
-        require_answers(files(trained), found.answers)
+        found = answers(predictor(trained, model, tmp_path / "try"), given(trained))
+        require_answers(files(trained), found)
 
     def test_generate_as_peft_does(self, tmp_path: Path) -> None:
         trained = job(tmp_path / "job", "causal-lm", peft={"method": "lora", "r": 4})
         model = finished(trained)
         found = predictor(trained, model, tmp_path / "try", max_new_tokens=6)
-        (answer,) = found.predict([{"text": "the report"}]).answers
+        (answer,) = answers(found, [{"text": "the report"}])
         base = transformers.AutoModelForCausalLM.from_pretrained(
             save_tiny_gpt2(tmp_path / "gpt2"), dtype="float32"
         )

@@ -9,7 +9,6 @@ from pydantic import ValidationError
 
 from service.contract.events import Notice
 from service.contract.failures import Failure, FailureCode
-from service.contract.inference import InferenceRequest
 from service.contract.spec import JobSpec
 from service.contract.states import JobState
 from service.jobs import commands
@@ -95,13 +94,5 @@ def test_its_model_can_be_tried(tmp_path: Path) -> None:
     spec["task"] |= {"max_seq_length": 64, "doc_stride": 64}
     with pytest.raises(ValidationError, match="doc_stride"):
         JobSpec.model_validate(spec)
-    request = InferenceRequest(
-        spec=spec,
-        model_dir=tmp_path,
-        base_model=None,
-        folder=tmp_path,
-        cache_dir=tmp_path,
-        use_gpu=False,
-    )
-    tried = of_prediction(request, tmp_path / "rows.jsonl")
+    tried = of_prediction(spec, tmp_path, tmp_path / "rows.jsonl", use_gpu=False)
     assert (tried.mode, tried.task.type) == ("predict", "question-answering")

@@ -1,4 +1,4 @@
-"""What `finetune validate --data` shows, for each task, with the code of `prepare`."""
+"""What a preview finds, for each task, with the code of `prepare`."""
 
 import json
 import math
@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 
-from service.cli import data_preview
+from service.cli import preview_page
 from service.contract.events import Finished
-from service.contract.previews import MOST_CHARACTERS, MOST_SHOWN, PreviewResult
+from service.contract.previews import MOST_CHARACTERS, MOST_SHOWN, PreviewOptions, PreviewResult
+from service.contract.spec import JobSpec
+from service.contract.stages import StageRequest
+from service.contract.states import Stage
 from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_llama
 from tests.tasks.samples import CASES
 from tests.tasks.stages import write_rows
-from worker.stages import local_preview, preview
+from worker.stages import preview
 from worker.stages.base import MAX_EVENT_BYTES
 
 
@@ -30,11 +33,20 @@ def previewed(
         "model": {"name_or_path": str(model)},
         "dataset": {"source": "path", "train": train, **given},
     }
-    request = {"spec": spec, "rows": rows, "cache_dir": str(home / "cache")}
-    (folder / "preview.json").write_text(json.dumps(request))
-    local_preview.main(folder)
-    found: dict[str, Any] = json.loads((folder / "result.json").read_text())
-    return found
+    request = StageRequest(
+        job_id="preview",
+        stage=Stage.PREPARE,
+        epoch=1,
+        attempt=1,
+        spec=JobSpec.model_validate(spec),
+        workspace=folder,
+        attempt_dir=folder,
+        cache_dir=home / "cache",
+        data_roots=[Path("/")],
+        model_roots=[Path("/")],
+    )
+    result = preview.preview_of(request, PreviewOptions(rows=rows, shown=2))
+    return result.model_dump(mode="json", by_alias=True)
 
 
 @pytest.fixture
@@ -140,7 +152,7 @@ class TestClassification:
             "Inferred `task.label_names: [0, 1, 2]`: the places in the vectors",
         ]
         assert found["notices"] == notices
-        lines = list(data_preview.lines(found))
+        lines = [*preview_page._summary(found), *preview_page._notices(found)]
         assert "  labels: 2 6, 0 3" in lines
         assert [line for line in lines if "Inferred" in line] == [f"notice: {n}" for n in notices]
 

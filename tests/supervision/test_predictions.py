@@ -36,6 +36,7 @@ from worker.processes.fork_protocol import PREDICTOR
 from worker.processes.spawn import Launch, Process, Start
 from worker.processes.stage_environment import stage_environment
 from worker.supervision import prediction_request
+from worker.supervision import predictions as predicting
 from worker.supervision.predictions import Predictions
 
 pytestmark = on_sqlite  # what differs between databases is in tests/store
@@ -235,10 +236,14 @@ def test_a_chat_template_that_cannot_be_stopped_costs_its_process(
 
 
 def test_an_idle_model_is_closed(
-    database: Database, asked_settings: Settings, model_dir: Path, start: Start
+    database: Database,
+    asked_settings: Settings,
+    model_dir: Path,
+    start: Start,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    settings = asked_settings.model_copy(update={"prediction_idle_seconds": 0.5})
-    mine = Predictions(database, settings, start=start)
+    monkeypatch.setattr(predicting, "_IDLE_SECONDS", 0.5)
+    mine = Predictions(database, asked_settings, start=start)
     answered(database, mine, chat(model_dir))
     process = pid_of(mine)
     wait_until(lambda: not psutil.pid_exists(process), 10, "its end")

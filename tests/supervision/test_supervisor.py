@@ -213,7 +213,6 @@ class TestFailure:
     @pytest.mark.parametrize(
         ("setting", "own"),
         [
-            ("prepare_timeout_seconds", {}),
             ("default_timeout_seconds", {}),
             ("longest_timeout_seconds", {"timeout_seconds": 1000}),
         ],
@@ -235,7 +234,7 @@ class TestFailure:
     ) -> None:
         limits = {"prepare": 1000}
         job_id = make_job(database, timeout_seconds=1000, stage_timeout_seconds=limits)
-        shorter = {"prepare_timeout_seconds": 1e-3, "default_timeout_seconds": 1e-3}
+        shorter = {"default_timeout_seconds": 1e-3}
         assert run(database, settings.model_copy(update=shorter), job_id) is JobState.QUEUED
 
 

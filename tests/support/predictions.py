@@ -65,10 +65,13 @@ def claim_prediction(
 
 @contextmanager
 def answered_by_thread(
-    database: Database, ended: PredictionResult | Failure, texts: tuple[list[str], ...] = ()
+    database: Database,
+    ended: PredictionResult | Failure,
+    texts: tuple[list[str], ...] = (),
+    after: float = 0.0,
 ) -> Iterator[None]:
-    """While the context lasts, predictions end like this at once, as if a worker answered them;
-    before that their texts are written, one list after the other."""
+    """While the context lasts, but for the first seconds, predictions end like this at once, as if
+    a worker answered them; before that their texts are written, one list after the other."""
     stop = threading.Event()
 
     def answer(prediction_id: str) -> None:
@@ -82,6 +85,7 @@ def answered_by_thread(
             prediction_claims.end(session, claimed, ended)
 
     def work() -> None:
+        stop.wait(after)
         while not stop.wait(0.02):
             with database.read() as session:
                 queued = select(PredictionRow.id).where(PredictionRow.state == "queued")

@@ -18,6 +18,7 @@ PACKAGES: Final = (
     *("finetune-service", "torch", "triton", "transformers", "accelerate", "peft", "datasets"),
     *("tokenizers", "safetensors", "bitsandbytes", "torchao", "liger-kernel", "deepspeed"),
     *("numpy", "mlflow-skinny", "mlflow", "huggingface-hub", "nvidia-ml-py", "psutil"),
+    *("fastapi", "pydantic", "SQLAlchemy", "psycopg", "celery", "redis"),
     *("nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13"),
 )
 _GIB: Final = 1024**3

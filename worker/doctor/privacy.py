@@ -11,12 +11,16 @@ from pydantic import JsonValue
 
 from service.masking import MASK, mask
 
-# Variables that decide how torch, CUDA and NCCL behave; their values are shown.
+# Variables that decide how torch, CUDA, NCCL and downloads behave; their values are shown.
 _SHOWN: Final = re.compile(
     r"^(CUDA|NVIDIA|NCCL|GLOO|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|OMP|MKL|KMP|GOMP|OPENBLAS|ONEDNN"
-    r"|MALLOC|HF_HUB_OFFLINE|LD_PRELOAD|GLIBC_TUNABLES|CC|CXX|FINETUNE)(_|$)"
+    r"|MALLOC|HF|MLFLOW|TOKENIZERS|TRANSFORMERS|(HTTPS?|ALL|NO)_PROXY|VIRTUAL_ENV|LD_PRELOAD"
+    r"|GLIBC_TUNABLES|CC|CXX|FINETUNE)(_|$)",
+    re.IGNORECASE,
 )
-_SECRET: Final = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|KEY|CREDENTIAL|URL|URI", re.IGNORECASE)
+_SECRET: Final = re.compile(
+    r"TOKEN|SECRET|PASSWORD|PASSWD|KEY|CREDENTIAL|URL|URI|_PROXY", re.IGNORECASE
+)
 _UUID: Final = re.compile(r"\b((?:GPU|MIG)-[0-9a-f]{8})-[0-9a-f-]{12,}", re.IGNORECASE)
 # Shorter values occur inside harmless words.
 _MIN_SECRET_LENGTH: Final = 6

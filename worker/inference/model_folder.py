@@ -9,7 +9,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from service.contract.failures import FailureCode, StageError
-from service.contract.inference import BaseModelSource
 from service.contract.prediction_events import PredictorRequest, TrainedModel
 from worker.base_model import checks
 from worker.inference import adapter_base
@@ -42,18 +41,12 @@ def of_text_model(request: PredictorRequest) -> ModelFolder:
     if adapter_base.is_adapter(given):
         assert request.trained.base is not None, "an adapter has a base model"
         adapter = given
-        source = prepared_base(request.trained.base)
         target = stage.attempt_dir / "base_model"
-        weights = adapter_base.assemble(given, source, stage.project_cache, target)
+        weights = adapter_base.assemble(given, request.trained.base, target)
     config = checks.load_config(weights, str(given))
     task = registry.get(stage.spec.variant())
     tokenizer = checks.load_tokenizer(given, str(given), task, stage.spec.task)
     return ModelFolder(weights, adapter, config, tokenizer)
-
-
-def prepared_base(folder: Path) -> BaseModelSource:
-    """The base model of an adapter that a job has trained."""
-    return BaseModelSource(name_or_path=str(folder), revision=None, is_prepared=True)
 
 
 def of_trained(trained: TrainedModel, own: Path) -> Path:

@@ -12,14 +12,16 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 
 from service.contract.events import Notice, StageEvent
-from service.contract.inference import ROWS_FILE, Answers, InferenceRequest
+from service.contract.prediction_events import TrainedModel
+from service.contract.predictions import PredictionResult
 from service.contract.spec import JobSpec
 from service.contract.splits import TEST
 from service.contract.stages import PrepareResult, StageRequest
 from service.contract.states import Stage
 from worker.base_model import checks, finished_model
 from worker.data import sources
-from worker.inference import adapter_base, rows, spec
+from worker.inference import adapter_base, model_folder, rows, spec
+from worker.inference.rows import ROWS_FILE
 from worker.stages import evaluate
 from worker.stages.base import Channel
 from worker.stages.data_reporter import DataReporter
@@ -35,6 +37,7 @@ from worker.training.evaluation import Evaluator
 
 _OF_JOBS: Final = frozenset(("inferred", "unused_column"))
 """What a job's author can decide, and who asks its model cannot."""
+_MOST_NOTICES: Final = 100
 
 
 class _Notices(Channel):
@@ -66,14 +69,18 @@ class _Loaded:
 
 
 class Predictor:
-    def __init__(self, request: InferenceRequest) -> None:
+    def __init__(self, trained: TrainedModel, own: Path, *, use_gpu: bool) -> None:
         """Reads the configuration and the tokenizer; the weights are loaded with the first rows.
-        StageError if the model cannot be used."""
-        self._request = request
+        Temporary files are in `own`. StageError if the model cannot be used."""
+        self._trained = trained
+        self._model_dir = model_folder.of_trained(trained, own)
+        self._folder = own / "rows"
         self._channel = _Notices()
         self._calls = 0
-        self._columns = spec.columns(request.spec)
-        self._plain = first = spec.of_prediction(request, request.folder / ROWS_FILE)
+        self._columns = spec.columns(trained.spec)
+        self._plain = first = spec.of_prediction(
+            trained.spec, self._model_dir, self._folder / ROWS_FILE, use_gpu=use_gpu
+        )
         self._task: Task = registry.get(first.variant())
         self._model, self._adapter = self._read(first)
         self._spec = self._complete(first)
@@ -88,39 +95,34 @@ class Predictor:
         ).max_length
         self._loaded: _Loaded | None = None
 
-    def predict(self, given: Sequence[dict[str, Any]]) -> Answers:
+    def predict(self, given: Sequence[dict[str, Any]]) -> PredictionResult:
         """StageError for rows that cannot be used."""
         self._calls += 1
-        folder = self._request.folder / str(self._calls)
+        folder = self._folder / str(self._calls)
         try:
             return self._answers(given, folder)
         finally:  # temporary files may be in memory
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _answers(self, given: Sequence[dict[str, Any]], folder: Path) -> Answers:
+    def _answers(self, given: Sequence[dict[str, Any]], folder: Path) -> PredictionResult:
         self._channel.taken()
         request = self._written(rows.prepared(given, self._spec.task.type, self._columns), folder)
         prepared = self._prepared(request)
         notices = self._channel.taken()
         loaded = self._loaded = self._loaded or self._load(request, prepared)
         found = rows.answers(self._spec.task.type, self._evaluated(loaded, prepared, folder))
-        return Answers(answers=found, notices=notices)
+        return PredictionResult(answers=found, notices=notices[:_MOST_NOTICES])
 
     # ---- the model ------------------------------------------------------------------------------
 
     def _read(self, job: JobSpec) -> tuple[Model, Path | None]:
         """The model, or an adapter's base model; and the adapter's folder."""
-        given = self._request.model_dir
+        given = self._model_dir
         folder, adapter = given, None
         if adapter_base.is_adapter(given):
-            assert self._request.base_model is not None, "an adapter has a base model"
+            assert self._trained.base is not None, "an adapter has a base model"
             adapter = given
-            folder = adapter_base.assemble(
-                given,
-                self._request.base_model,
-                self._request.cache_dir,
-                self._request.folder / "base_model",
-            )
+            folder = adapter_base.assemble(given, self._trained.base, self._folder / "base_model")
         config = checks.load_config(folder, str(given))
         tokenizer = checks.load_tokenizer(given, str(given), self._task, job.task)
         return Model(folder, given, None, config, tokenizer), adapter
@@ -128,8 +130,8 @@ class Predictor:
     def _complete(self, job: JobSpec) -> JobSpec:
         """With the model's labels, and with the adapter, whose virtual tokens take positions."""
         if self._adapter is not None:
-            job = job.model_copy(update={"peft": spec.adapter(self._request.spec)})
-        request = self._stage_request(job, self._request.folder)
+            job = job.model_copy(update={"peft": spec.adapter(self._trained.spec)})
+        request = self._stage_request(job, self._folder)
         labelled = finished_model.with_labels_of(request, self._task, self._model.config)
         return labelled.spec
 
@@ -173,8 +175,8 @@ class Predictor:
             spec=self._plain,
             workspace=folder,
             attempt_dir=folder,
-            cache_dir=self._request.folder,
-            data_roots=[self._request.folder.resolve()],
+            cache_dir=self._folder,
+            data_roots=[self._folder.resolve()],
         )
         return request.model_copy(update={"spec": job})
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from service.contract.failures import FailureCode, StageError
-from service.contract.inference import ROWS_FILE
 from worker.tasks import row_checks
 
+ROWS_FILE: Final = "rows.jsonl"
+"""The name that messages have for the rows of one request: `rows.jsonl, line 2` is its second."""
 _NBEST = 3
 _PLACE: Final = re.compile(rf"(?:{re.escape(ROWS_FILE)}, line|Row) (\d+)(?: of the test split)?")
 _OF_ROWS: Final = frozenset({FailureCode.MISSING_COLUMN, FailureCode.UNREADABLE_ROW})

@@ -18,7 +18,6 @@ from pydantic import BaseModel
 
 from service import inherited_secrets
 from service.contract.failures import Failure, FailureCode, StageError
-from service.contract.inference import InferenceRequest
 from service.contract.prediction_events import (
     ORDER,
     Answered,
@@ -145,28 +144,13 @@ class Models:
 
         self._text = None
         if not isinstance(self._rows, Predictor):
-            self._rows = Predictor(_inference_request(self._request))
+            trained, own = self._request.trained, self._request.stage.attempt_dir
+            assert trained is not None, "rows are of a job's task"
+            self._rows = Predictor(trained, own, use_gpu=self._request.use_gpu)
         try:
-            found = self._rows.predict(given)
+            return self._rows.predict(given)
         except StageError as error:
             raise rows.refused(error) from error
-        return PredictionResult(answers=found.answers, notices=found.notices[:100])
-
-
-def _inference_request(request: PredictorRequest) -> InferenceRequest:
-    from worker.inference import model_folder
-
-    trained = request.trained
-    assert trained is not None, "rows are of a job's task"
-    base = trained.base
-    return InferenceRequest(
-        spec=trained.spec,
-        model_dir=model_folder.of_trained(trained, request.stage.attempt_dir),
-        base_model=None if base is None else model_folder.prepared_base(base),
-        folder=request.stage.attempt_dir / "rows",
-        cache_dir=request.stage.project_cache,
-        use_gpu=request.use_gpu,
-    )
 
 
 def _failure(error: Exception) -> Failure:

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, TypeAdapter
 
-from service.contract.inference import InferenceRequest
 from service.contract.peft import PeftSpec
 from service.contract.spec import JobSpec
 
@@ -17,20 +16,21 @@ _KEPT: Final = (
 _NEEDS_GPU: Final = ("fp16_full_eval",)
 
 
-def of_prediction(request: InferenceRequest, rows_file: Path) -> JobSpec:
-    """Without the adapter: it would be a new one. The job's options were accepted when it was made,
-    perhaps by an older release."""
-    given = request.spec
+def of_prediction(
+    given: Mapping[str, Any], model_dir: Path, rows_file: Path, *, use_gpu: bool
+) -> JobSpec:
+    """`given`: of the job. Without the adapter: it would be a new one. The job's options were
+    accepted when it was made, perhaps by an older release."""
     body = {
         "mode": "predict",
         "task": {name: value for name, value in given["task"].items() if _is_kept(name)},
         "model": {
-            "name_or_path": str(request.model_dir),
+            "name_or_path": str(model_dir),
             "dtype": given["model"].get("dtype", "float32"),
         },
         "dataset": {"source": "path", "format": "jsonl", "test": [str(rows_file)]},
-        "training": _training(given.get("training", {}), use_gpu=request.use_gpu),
-        "resources": {"gpus": 1 if request.use_gpu else 0},
+        "training": _training(given.get("training", {}), use_gpu=use_gpu),
+        "resources": {"gpus": 1 if use_gpu else 0},
     }
     return JobSpec.accepted(body)
 

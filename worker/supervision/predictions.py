@@ -38,6 +38,8 @@ LEASE_SECONDS: Final = 15.0
 """At most: a prediction whose worker was killed is soon answered by another one."""
 YIELD_SECONDS: Final = 5.0
 """An answer that is begun may take so much longer when a training needs the device."""
+_IDLE_SECONDS: Final = 300.0
+"""A model that answers is kept in memory for so long."""
 _POLL_SECONDS: Final = 0.1
 _WRITE_SECONDS: Final = 0.2
 _LOOK_SECONDS: Final = 1.0
@@ -245,7 +247,7 @@ class Predictions:
 
     def _is_over(self, warm: WarmModel, chosen: Waiting | None) -> bool:
         idle = time.monotonic() - self._used_at
-        if idle > self._settings.prediction_idle_seconds or self._shutdown.is_requested():
+        if idle > _IDLE_SECONDS or self._shutdown.is_requested():
             return True
         if warm.has_exited() or self._is_wanted(warm):
             return True

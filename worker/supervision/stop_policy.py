@@ -9,6 +9,7 @@ import structlog
 
 from service.contract.events import StageEvent
 from service.contract.failures import Failure, FailureCode
+from service.contract.states import Stage
 from service.settings import Settings
 from service.store.claims import Claim
 from worker.lifecycle.shutdown import Shutdown
@@ -33,6 +34,8 @@ class Stop(Enum):
     SHUTDOWN = auto()
 
 
+_STAGE_SECONDS: Final = {Stage.PREPARE: 6 * 3600.0, Stage.PUBLISH: 6 * 3600.0}
+"""Running time of a stage over all its attempts, in jobs that set none."""
 SOFT: Final = frozenset({Stop.PAUSE, Stop.SHUTDOWN})
 """The job resumes later, so the stage may first reach a point where it loses nothing."""
 # Another worker may hold the job now or soon, so the stage is killed at once.
@@ -156,8 +159,5 @@ def _limits(claim: Claim, settings: Settings) -> Iterator[tuple[str, float | Non
         yield "FINETUNE_DEFAULT_TIMEOUT_SECONDS", default, claim.used_seconds
     yield "FINETUNE_LONGEST_TIMEOUT_SECONDS", settings.longest_timeout_seconds, claim.used_seconds
     own = spec.stage_timeout_seconds.of(stage)
-    if own is not None:
-        yield f"stage_timeout_seconds.{stage}", own, claim.stage_used_seconds
-    else:
-        option = f"FINETUNE_{stage.upper()}_TIMEOUT_SECONDS"
-        yield option, settings.stage_timeout_seconds(stage), claim.stage_used_seconds
+    seconds = _STAGE_SECONDS.get(stage) if own is None else own
+    yield f"stage_timeout_seconds.{stage}", seconds, claim.stage_used_seconds

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import func, select, update
 
 from service import locked_folder
+from service.api.middleware import MOST_BODY_BYTES
 from service.durable_files import sync_folder
 from service.jobs.retention import Retention
 from service.store import quotas, uploads
@@ -137,7 +138,7 @@ class TestParts:
         assert "at most 4 parts" in send(server, upload_id, b"a").text
 
     def test_larger_than_other_bodies(self, server: Server) -> None:
-        size = server.settings.max_body_bytes + 1
+        size = MOST_BODY_BYTES + 1
         assert size < server.settings.max_upload_bytes
         part(server, begin(server, size), b"a" * size)
 

@@ -1,0 +1,53 @@
+"""The texts of `finetune try`: the service streams them through its OpenAI API."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from service.cli import try_chat
+from service.cli.client import ApiError, Client, Json
+from service.cli.exit_codes import UsageError
+from service.cli.try_inputs import Input
+
+_TEXT: Final = "causal-lm"
+TASKS: Final = (*try_chat.COLUMNS, _TEXT)
+_MOST_TOKENS: Final = {"chat": 256, "preference": 256, _TEXT: 64}
+"""As `mode: predict` has them."""
+
+
+def options(task: Json, max_new_tokens: int | None, temperature: float | None) -> Json:
+    """The job's own sampling with the options of this call, as parameters of OpenAI's API."""
+    own = task.get("generate") or task.get("generation") or {}
+    if temperature is None:
+        temperature = (own.get("temperature") or 1.0) if own.get("do_sample") else 0
+    tokens = own.get("max_new_tokens") or task.get("max_new_tokens") or _MOST_TOKENS[task["type"]]
+    found = {"temperature": temperature, "max_tokens": max_new_tokens or tokens}
+    return found | {name: own[name] for name in ("top_k", "top_p") if own.get(name)}
+
+
+def pieces(client: Client, job: Json, given: Input, parameters: Json) -> Iterator[str]:
+    """The answer, piece by piece. UsageError for a row in another form, ApiError."""
+    task = job["spec"]["task"]["type"]
+    name, kind = ("text", str) if task == _TEXT else (try_chat.COLUMNS[task], list)
+    content = given.row.get(name)
+    if not isinstance(content, kind):
+        form = "a text" if kind is str else "a list of turns"
+        raise UsageError(
+            f"{given.place}: --max-new-tokens and --temperature need {form} in `{name}`"
+        )
+    asked = {"prompt": content} if task == _TEXT else {"messages": content}
+    path = "/v1/completions" if task == _TEXT else "/v1/chat/completions"
+    try:
+        for chunk in client.completion(path, {"model": job["id"], **asked, **parameters}):
+            if "error" in chunk:
+                raise ApiError(500, chunk)
+            yield from map(_text, chunk["choices"])
+    except ApiError as error:
+        said = error.problem.get("error")
+        if not isinstance(said, dict):
+            raise
+        problem = {"status": error.status, "code": said["code"], "title": said["message"]}
+        raise ApiError(error.status, problem) from error
+
+
+def _text(choice: dict[str, Any]) -> str:
+    return str(choice.get("text") or choice.get("delta", {}).get("content") or "")
