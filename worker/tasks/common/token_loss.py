@@ -8,10 +8,11 @@ import torch
 from worker.tasks.base import PreparedSplit
 from worker.tasks.common.padding import Padding
 from worker.tasks.common.token_scores import IGNORED, losses
-from worker.training.objective import Batch, Features
+from worker.training import label_smoothing
+from worker.training.objective import Batch, Features, LossSum, Objective
 
 
-class TokenLabels:
+class TokenLabels(Objective):
     """Features have one label per token in `labels`, IGNORED for tokens without one."""
 
     def __init__(
@@ -29,6 +30,9 @@ class TokenLabels:
 
     def loss_sum(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
         return losses(*self.logits_and_labels(model, batch)).sum()
+
+    def smoothed(self, factor: float) -> LossSum:
+        return label_smoothing.of_logits(self.logits_and_labels, factor)
 
     def logits_and_labels(
         self, model: torch.nn.Module, batch: Batch
