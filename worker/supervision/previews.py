@@ -109,7 +109,6 @@ class Previews:
         try:
             stage_views.require_sandbox(self._settings)
             settings = project_access.settings_for(self._database, self._settings, claimed.as_job)
-            project_access.require_room(self._database, claimed.as_job)
             request = stage_request.build(self._database, settings, NullTracker(), claimed.as_job)
             request = request.model_copy(update={"preview": claimed.options})
             (request.attempt_dir / "request.json").write_text(request.model_dump_json())

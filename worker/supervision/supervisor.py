@@ -27,7 +27,6 @@ from worker.processes.child import Child
 from worker.processes.private_folder import private_folder
 from worker.processes.spawn import Start
 from worker.sandbox import layers
-from worker.storage import atomic_dir
 from worker.supervision import host_lack, project_access, stage_request, stage_views
 from worker.supervision.checkpoint_pushes import NO_PUSHES, CheckpointPusher, CheckpointPushes
 from worker.supervision.confined import Confined, confined
@@ -90,11 +89,8 @@ class Supervisor:
         self, claim: Claim, workspace: Path, heartbeat: Heartbeat, locks: tuple[int, ...]
     ) -> Ending | None:
         try:
-            for folder in stage_request.leftovers(self._database, claim, workspace):
-                atomic_dir.remove(folder)
             stage_views.require_sandbox(self._settings)
             settings = project_access.settings_for(self._database, self._settings, claim)
-            project_access.require_room(self._database, claim)
             request = stage_request.build(self._database, self._settings, self._tracker, claim)
             request_file = request.attempt_dir / "request.json"
             request_file.write_text(request.model_dump_json(indent=1))
