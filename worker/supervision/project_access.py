@@ -24,11 +24,17 @@ def settings_for(database: Database, settings: Settings, claim: Claim) -> Settin
     return allowed
 
 
+def without_secret(settings: Settings, project_id: str) -> Settings:
+    """The operator's Hub token is for the default project alone."""
+    if project_id == DEFAULT_PROJECT:
+        return settings
+    return settings.model_copy(update={"hub_token": None})
+
+
 def _with_token(session: Session, settings: Settings, claim: Claim) -> Settings:
     name = claim.spec.hub_token_secret
     if name is None:
-        is_operators = claim.project_id == DEFAULT_PROJECT
-        return settings if is_operators else settings.model_copy(update={"hub_token": None})
+        return without_secret(settings, claim.project_id)
     hub = claim.spec.hub
     if claim.stage is Stage.TRAIN and not (hub is not None and hub.pushes_while_training):
         return settings

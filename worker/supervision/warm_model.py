@@ -20,7 +20,7 @@ from worker.devices.gpu_locks import HeldGpus
 from worker.processes import spawn, stage_command
 from worker.processes.private_folder import private_folder
 from worker.processes.spawn import Start
-from worker.supervision import prediction_request, stage_views
+from worker.supervision import prediction_request, project_access, stage_views
 from worker.supervision.confined import Confined, confined
 from worker.supervision.prediction_request import Source
 
@@ -70,7 +70,7 @@ class WarmModel:
     def _started(
         self, settings: Settings, held: HeldGpus, stdin: int, start: Start
     ) -> AbstractContextManager[Confined]:
-        settings = prediction_request.settings_for(settings, self.source.project_id)
+        settings = project_access.without_secret(settings, self.source.project_id)
         request = prediction_request.build(settings, self.source, self._folder, list(held.gpus))
         file = self._folder / "request.json"
         file.write_text(request.model_dump_json())

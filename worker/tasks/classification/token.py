@@ -246,7 +246,11 @@ class TokenClassificationObjective(TokenLabels):
         found = _Collected(data.features, self._padding)
         for indices, output in forward(data.features, self._padding.inputs):
             found.add(indices, output.logits)
-        guesses = [self._tags(classes) for classes in found.classes]
+        # None for a word beyond the longest feature.
+        guesses = [
+            [self._names[number] if number >= 0 else None for number in classes]
+            for classes in found.classes
+        ]
         metrics = {}
         labelled = is_validation(split) or self._has_labels(data.examples)
         if labelled:
@@ -273,10 +277,6 @@ class TokenClassificationObjective(TokenLabels):
         """Whether every row of a test split has tags, all known to the model, and any word one."""
         rows = examples["tags"]
         return all(tags and _known(tags, self._ids) for tags in rows) and any(map(any, rows))
-
-    def _tags(self, classes: Sequence[int]) -> list[str | None]:
-        """The tag of each word; None for a word beyond the longest feature."""
-        return [self._names[number] if number >= 0 else None for number in classes]
 
     def _metrics(
         self, golds: Sequence[list[str | None]], guesses: Sequence[list[str | None]]

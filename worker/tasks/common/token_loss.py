@@ -23,7 +23,8 @@ class TokenLabels(Objective):
         self.train_features = train_features
 
     def collate(self, features: list[Mapping[str, Any]]) -> Batch:
-        return {**self._padding.inputs(features), "labels": self._labels(features)}
+        labels = self._padding.pad_rows([each["labels"] for each in features], IGNORED)
+        return {**self._padding.inputs(features), "labels": labels}
 
     def item_count(self, batch: Batch) -> int:
         return int((batch["labels"] != IGNORED).sum())
@@ -39,6 +40,3 @@ class TokenLabels(Objective):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
         return model(**inputs).logits, batch["labels"]
-
-    def _labels(self, features: list[Mapping[str, Any]]) -> torch.Tensor:
-        return self._padding.pad_rows([each["labels"] for each in features], IGNORED)

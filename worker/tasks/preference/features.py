@@ -95,14 +95,12 @@ def joined(features: Sequence[Sequence[Part]]) -> dict[str, Any]:
     """The columns of features, each of some sequences."""
     return {
         "input_ids": [np.concatenate([ids for ids, _ in parts]) for parts in features],
-        "trained": [np.concatenate([_trained(part) for part in parts]) for parts in features],
+        "trained": [
+            np.concatenate([np.arange(len(ids)) >= start for ids, start in parts])
+            for parts in features
+        ],
         "lengths": [[len(ids) for ids, _ in parts] for parts in features],
     }
-
-
-def _trained(part: Part) -> Any:
-    ids, start = part
-    return np.arange(len(ids)) >= start
 
 
 class Cut:

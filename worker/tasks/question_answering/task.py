@@ -183,7 +183,8 @@ class QuestionAnsweringObjective(Objective):
         metrics = {}
         if is_validation(split) or self._has_answers(golds):
             # The best thresholds are found on the answers before any is removed.
-            best = _best(self._metrics(golds, answers)) if chosen is not answers else {}
+            found = self._metrics(golds, answers) if chosen is not answers else {}
+            best = {name: value for name, value in found.items() if name.startswith("best_")}
             metrics = self._metrics(golds, chosen) | best | {"loss": loss}
         return Evaluation(
             metrics=metrics,
@@ -265,10 +266,6 @@ class QuestionAnsweringObjective(Objective):
             with path.open("w", encoding="utf-8") as file:
                 json.dump(content, file, indent=2, ensure_ascii=False)
         return files
-
-
-def _best(metrics: Mapping[str, float]) -> dict[str, float]:
-    return {name: value for name, value in metrics.items() if name.startswith("best_")}
 
 
 def _without_padding(logits: torch.Tensor, is_padding: torch.Tensor) -> torch.Tensor:

@@ -342,7 +342,8 @@ class Seq2SeqObjective(Objective):
         references = self._texts(data.features["labels"])
         if with_labels:
             metrics |= self._metrics(texts, references)
-            metrics["gen_len"] = float(np.mean([self._length(row) for row in written]))
+            pad = self._tokenizer.pad_token_id
+            metrics["gen_len"] = float(np.mean([sum(t != pad for t in row) for row in written]))
         rows: list[dict[str, Any]] = [{"prediction": text} for text in texts]
         if with_labels:
             rows = [
@@ -416,9 +417,6 @@ class Seq2SeqObjective(Objective):
         """Up to the token that ends the text. The first token is where the decoder starts, which
         in some models is the end token."""
         return tokens[: generation.first_end(tokens, self._generation, start=1) + 1]
-
-    def _length(self, tokens: Sequence[int]) -> int:
-        return sum(token != self._tokenizer.pad_token_id for token in tokens)
 
 
 def generation_config(base: GenerationConfig, parameters: Seq2SeqSpec) -> GenerationConfig:
