@@ -1,8 +1,10 @@
 """A push that does what no push of ours does: `python hostile_push.py KIND`."""
 
 import os
+import signal
 import sys
 import time
+from pathlib import Path
 
 from service.contract.events import Finished, ReadyToCommit
 from service.contract.stages import EVENT_FD_VARIABLE
@@ -19,6 +21,9 @@ def main(kind: str) -> None:
         channel.send(ReadyToCommit())
         time.sleep(1)
         channel.send(Finished(result={}))
+    elif kind.startswith("oom:"):  # as when the kernel counts a kill, then kills
+        Path(kind.removeprefix("oom:")).write_text("nr_free_pages 1\noom_kill 5\n")
+        os.kill(os.getpid(), signal.SIGKILL)
     else:
         getattr(bombs, kind)()
 

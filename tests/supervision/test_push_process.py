@@ -14,6 +14,7 @@ from tests.stubs import hostile_push
 from tests.supervision.support import children
 from tests.support import services
 from tests.support.job_rows import checkpoint_saved
+from worker.processes import child
 from worker.supervision.checkpoint_pushes import CheckpointPusher
 
 MIB = 1024**2
@@ -58,6 +59,16 @@ def test_it_has_the_limits_of_a_stage(
     notice = push(settings, bomb, **limits)
     assert notice.data == {"step": 7, "code": code}
     assert "could not be pushed to the Hub: The stage " in notice.message
+
+
+def test_a_kill_while_the_kernel_ran_out_of_memory(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(settings.home / "hub"))
+    counters = settings.home / "hub/xet/vmstat"  # where a push may write
+    monkeypatch.setattr(child, "_VMSTAT", counters)
+    notice = push(settings, f"oom:{counters}")
+    assert notice.data == {"step": 7, "code": "out_of_memory"}
 
 
 def test_a_result_of_another_form(settings: Settings) -> None:

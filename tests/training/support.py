@@ -21,7 +21,9 @@ from worker.stages import train
 from worker.stages.base import SoftStop
 from worker.tasks import registry
 from worker.tasks.base import EXAMPLES_FILE, FEATURES_FILE, PreparedSplit
-from worker.training.objective import Batch, Evaluation, Features, Forward
+from worker.tasks.language_modeling.causal_lm import CausalLM
+from worker.training import label_smoothing
+from worker.training.objective import Batch, Evaluation, Features, Forward, LossSum, Objective
 
 VOCABULARY = 48
 PLAIN: dict[str, Any] = {"bf16": False, "padding_free": False}
@@ -30,7 +32,7 @@ for comparisons with others."""
 IGNORED = -100
 
 
-class TinyObjective:
+class TinyObjective(Objective):
     """Next-token prediction; evaluation reports the mean loss and the share of right tokens."""
 
     def __init__(self, splits: Mapping[str, PreparedSplit]) -> None:
@@ -55,6 +57,9 @@ class TinyObjective:
         return torch.nn.functional.cross_entropy(
             logits.flatten(0, 1), labels.flatten(), reduction="sum"
         )
+
+    def smoothed(self, factor: float) -> LossSum:
+        return label_smoothing.of_logits(self.logits_and_labels, factor)
 
     def logits_and_labels(
         self, model: torch.nn.Module, batch: Batch
@@ -86,12 +91,7 @@ class TinyObjective:
         )
 
 
-class TinyTask:
-    name = "causal-lm"
-
-    def auto_model(self) -> Any:
-        return transformers.AutoModelForCausalLM
-
+class TinyTask(CausalLM):
     def bind(
         self, spec: JobSpec, tokenizer: Any, model: Any, splits: Mapping[str, PreparedSplit]
     ) -> TinyObjective:
@@ -278,7 +278,7 @@ def at_checkpoint(step: int) -> Callable[[StageEvent], bool]:
 
 
 def use_tiny_task() -> None:
-    registry.REGISTRY["causal-lm"] = TinyTask()  # type: ignore[assignment]
+    registry.REGISTRY["causal-lm"] = TinyTask()
 
 
 ROLLBACK: dict[str, Any] = {

@@ -6,7 +6,7 @@ from typing import Any
 from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
 from service.contract.stages import StageRequest
-from worker.tasks.base import HasLabels, Task
+from worker.tasks.base import Task
 
 _SHOWN = 8  # names in a message
 
@@ -14,7 +14,7 @@ _SHOWN = 8  # names in a message
 def with_labels_of(request: StageRequest, task: Task, config: Any) -> StageRequest:
     """The request with the model's labels, if the job does not train: its data may lack some or all
     of them. StageError(label_mismatch, invalid_option)."""
-    if request.spec.trains or not isinstance(task, HasLabels):
+    if request.spec.trains:
         return request
     parameters = task.with_labels_of(request.spec.task, config)
     spec = request.spec.model_copy(update={"task": parameters})

@@ -116,6 +116,8 @@ def _refuse(spec: HubDataset, error: Exception) -> NoReturn:
     """Raise what a failed lookup or download of the data set means for the user."""
     name, revision = spec.name, spec.revision or "main"
     links = [link for link in (error, error.__cause__) if link is not None]
+    # Whether the machine or the network is to blame, not the data set.
+    is_outside = failures.from_exception(error).code is not FailureCode.INTERNAL
     if any(isinstance(link, GatedRepoError) for link in links) or _status(error) == 403:
         code = FailureCode.DATASET_ACCESS_DENIED
         message = f"The data set {name!r} is gated or private and the Hub token has no access"
@@ -127,11 +129,11 @@ def _refuse(spec: HubDataset, error: Exception) -> NoReturn:
         message = f"The data set {name!r} does not exist on the Hub, or is private without access"
     elif isinstance(error, DatasetGenerationError):
         cause = error.__cause__ or error
-        if failures.from_exception(error).code is not FailureCode.INTERNAL:
+        if is_outside:
             raise error
         code = FailureCode.UNREADABLE_ROW
         message = f"The data set {name!r} has rows that do not fit: {failures.describe(cause)}"
-    elif isinstance(error, HfHubHTTPError) or _outside(error):
+    elif isinstance(error, HfHubHTTPError) or is_outside:
         raise error
     else:
         code = FailureCode.DATASET_NOT_FOUND
@@ -141,8 +143,3 @@ def _refuse(spec: HubDataset, error: Exception) -> NoReturn:
 
 def _status(error: Exception) -> int | None:
     return getattr(getattr(error, "response", None), "status_code", None)
-
-
-def _outside(error: Exception) -> bool:
-    """Whether the machine or the network is to blame, not the data set."""
-    return failures.from_exception(error).code is not FailureCode.INTERNAL

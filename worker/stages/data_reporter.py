@@ -44,7 +44,9 @@ class DataReporter:
             raise problem
         for split, tally in tallies.items():
             if counts := {name: count for name, count in report.told(tally).items() if count}:
-                text = ", ".join(f"{_words(name)} {count:,}" for name, count in counts.items())
+                text = ", ".join(
+                    f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items()
+                )
                 message = f"Of {tally.read:,} rows of the {split} split: {text}"
                 self._events.notice(Notice(message=message, data={"split": split, **counts}))
 
@@ -103,8 +105,3 @@ class DataReporter:
         file.write_text(json.dumps(made, indent=2, ensure_ascii=False), encoding="utf-8")
         self._events.artifact(report.NAME, file, self._request.workspace)
         return made
-
-
-def _words(name: str) -> str:
-    """`no_system_message` as words."""
-    return name.replace("_", " ")

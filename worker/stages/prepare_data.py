@@ -29,16 +29,13 @@ from worker.tasks import row_checks
 from worker.tasks.base import (
     EXAMPLES_FILE,
     FEATURES_FILE,
-    ComparesLabels,
-    InfersLabels,
+    LabelCheck,
     PrepareContext,
     Task,
-    TokenizesRows,
 )
 
 _LAYOUT = 1  # of a cache entry
 _REPORT_EVERY: Final = 1000  # rows
-LabelCheck = Callable[[Row], None]
 LIMITS: Final = {
     TRAIN: "max_train_samples",
     VALIDATION: "max_eval_samples",
@@ -113,7 +110,7 @@ class Preparation:
 
     def _template(self) -> Mapping[str, Any]:
         """The tokenizer's own, of tasks whose rows it renders; users edit it."""
-        if not isinstance(self._task, TokenizesRows):
+        if not self._task.tokenizes_rows:
             return {}
         return {"chat_template": self._model.tokenizer.chat_template}
 
@@ -173,16 +170,13 @@ class Preparation:
 
     def _infer(self, train_examples: Any) -> None:
         """Report what the training rows decide, or the model of a job that does not train."""
-        if isinstance(self._task, InfersLabels):
-            found = self._reporter.inferences
-            for notice in self._task.infer(self._spec, train_examples, found):
-                self._events.notice(notice)
+        for notice in self._task.infer(self._spec, train_examples, self._reporter.inferences):
+            self._events.notice(notice)
 
     def _label_check(self, folder: Path, train: Tally) -> LabelCheck | None:
         """None if no labels are compared, or if the labels are not known yet, because bad rows that
         must be corrected first may have more."""
-        known = train.used > 0 and (self._reporter.policy.skips or not train.bad)
-        if not known or not isinstance(self._task, ComparesLabels):
+        if not train.used or (train.bad and not self._reporter.policy.skips):
             return None
         self._infer(_examples(folder))
         return self._task.label_check(self._spec, _examples(folder))
@@ -215,7 +209,7 @@ class Preparation:
     def _cleaner(self, split: str) -> Cleaner:
         """The task's cleaner, with its tokenizer of rows if it has one."""
         clean = row_checks.ROW_CHECKS[self._task.name].cleaner(split, self._parameters)
-        if not isinstance(self._task, TokenizesRows):
+        if not self._task.tokenizes_rows:
             return clean
         tokenizer = self._model.tokenizer
         tokenized = self._task.row_tokenizer(self._spec, tokenizer, self._max_length, split)

@@ -7,6 +7,7 @@ from typing import Any, Final
 from service.contract.previews import MOST_CHARACTERS, MOST_TOKENS
 from service.contract.spec import JobSpec
 from service.contract.splits import TRAIN
+from worker.tasks import registry
 from worker.tasks.base import EXAMPLES_FILE, FEATURES_FILE
 from worker.tasks.describe import Describer
 
@@ -31,7 +32,9 @@ class Describing:
         train = self.folder / TRAIN / EXAMPLES_FILE
         has_train = self.spec.trains and (self.folder / TRAIN / FEATURES_FILE).is_file()
         examples = datasets.Dataset.from_file(str(train)) if has_train else None
-        return Describer(self.spec, self.tokenizer, examples, split)
+        return Describer(
+            registry.get(self.spec.variant()), self.spec, self.tokenizer, examples, split
+        )
 
 
 def unknown_share(of: Describing, split: str) -> float | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,19 +27,15 @@ from worker.training.checkpointing import weights
 from worker.training.checkpointing.state import State
 from worker.training.evaluation import Evaluator
 from worker.training.kernels.equivalence_check import CHECK
-from worker.training.objective import Objective, UsesReference
+from worker.training.objective import Objective
 
 Values = dict[str, npt.NDArray[np.float32]]
 """Split → (features, …)."""
 
 
-def is_used(objective: Objective) -> TypeGuard[UsesReference]:
-    return isinstance(objective, UsesReference) and bool(objective.reference_splits)
-
-
 def provide(
     request: StageRequest,
-    objective: UsesReference,
+    objective: Objective,
     evaluator: Evaluator,
     state: State,
     send: Callable[[StageEvent], None],
@@ -63,7 +59,7 @@ def provide(
 
 
 def _computed(
-    objective: UsesReference,
+    objective: Objective,
     evaluator: Evaluator,
     blocks: Blocks,
     send: Callable[[StageEvent], None],

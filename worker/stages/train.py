@@ -29,7 +29,6 @@ from worker.training import (
     determinism,
     flops,
     gpu_check,
-    label_smoothing,
     loop,
 )
 from worker.training.batches import samplers
@@ -41,7 +40,6 @@ from worker.training.distributed.ranks import Ranks
 from worker.training.distributed.registry import create_strategy
 from worker.training.evaluation import Evaluator
 from worker.training.kernels import compile_cache
-from worker.training.objective import LogsValues
 from worker.training.optim import lr_schedulers, optimizers
 from worker.training.optim.skipped_steps import SkippedSteps
 from worker.training.plan import Plan
@@ -92,7 +90,7 @@ def begin(job: Job) -> None:
 
 def _provide_reference(job: Job) -> None:
     training = job.training
-    if reference.is_used(training.objective):
+    if training.objective.reference_splits:
         training.reporter.phase(Phase.REFERENCE)
         training.reporter.tick(now=True)
         evaluator, send = job.validation.evaluator, training.reporter.send
@@ -125,7 +123,8 @@ def set_up(request: StageRequest, channel: Channel) -> Job:
     assert ranks.world_size == request.spec.resources.processes, "the launcher starts them all"
     set_seed(spec.seed)  # a new head is initialized from these random numbers
     loaded = load_parts(request, request.prepared, accelerator.device, send, ranks)
-    features = loaded.objective.train_features
+    objective = loaded.objective
+    features = objective.train_features
     plan = Plan.of(spec, len(features), ranks.world_size)
     send(build.notice(accelerator, plan, asked))
     flops_per_token = flops.flops_per_token(loaded.model)  # before its weights may be sharded
@@ -136,12 +135,13 @@ def set_up(request: StageRequest, channel: Channel) -> Job:
         send(notice)
     reporter = Reporter(send, state, flops_per_token, sizes=loaded.splits)
     validation = _validation(request, state, loaded, reporter, channel.soft_stop)
+    smoothing = spec.label_smoothing_factor
     training = TrainingRun(
         state=state,
-        objective=loaded.objective,
-        loss_sum=label_smoothing.loss_sum(loaded.objective, spec.label_smoothing_factor),
+        objective=objective,
+        loss_sum=objective.smoothed(smoothing) if smoothing else objective.loss_sum,
         order=samplers.order(features, plan),
-        shares=RankShares(loaded.objective, spec, ranks),
+        shares=RankShares(objective, spec, ranks),
         evaluate=validation,
         best=BestMetric(spec),
         reporter=reporter,
@@ -165,8 +165,7 @@ def _state(
 
     strategy = create_strategy(accelerator, loaded.model, build_optimizer, spec, ranks)
     scaled = accelerator.scaler is not None
-    logged = loaded.objective.logged if isinstance(loaded.objective, LogsValues) else ()
-    logged += auxiliary_loss.of_objective(loaded.objective).names
+    logged = loaded.objective.logged + auxiliary_loss.of_objective(loaded.objective).names
     state = State(
         accelerator=accelerator,
         strategy=strategy,

@@ -15,7 +15,7 @@ from service.contract.spec import JobSpec
 from service.contract.stages import PrepareResult, StageRequest
 from worker.base_model import finished_model, size
 from worker.tasks import registry
-from worker.tasks.base import SetsUpModel, ShapesModel, Task, load_splits
+from worker.tasks.base import Task, load_splits
 from worker.training import build, device_lock, precision
 from worker.training.adapters import quantization
 from worker.training.batches import dataloader
@@ -26,7 +26,7 @@ from worker.training.distributed.shared_weights import read_once
 from worker.training.fast_paths import FastPaths
 from worker.training.kernels import chunked_cross_entropy, gpu_padding_free
 from worker.training.kernels.equivalence_check import EquivalenceChecker
-from worker.training.objective import ChunksLogits, Features, Objective
+from worker.training.objective import Features, Objective
 
 _PACKED_BUT_PADDED: Final = (
     "`task.packing` saves neither time nor memory in this job: its model or its options need "
@@ -84,7 +84,7 @@ def load_parts(
         prepared.tokenizer_dir, local_files_only=True
     )
     splits = load_splits(prepared.prepared_dir)
-    overrides = task.config_overrides(request.spec, splits) if isinstance(task, ShapesModel) else {}
+    overrides = task.config_overrides(request.spec, splits)
 
     def load() -> tuple[torch.nn.Module, list[str]]:
         found = _load_model(request, prepared, task, overrides, device, send)
@@ -97,14 +97,13 @@ def load_parts(
     features: Features = next((split.features for split in splits.values()), ())
     trials = EquivalenceChecker(request.project_cache / EQUIVALENCE, device, ranks, send)
     given = gpu_padding_free.ChoiceInputs(features, paths, trials)
-    if isinstance(task, SetsUpModel):
-        task.set_up(tokenizer, model)
+    task.set_up(tokenizer, model)
     if build.choose_attention(model, request.spec, device, given):
         send(Notice(message="Batches are computed without padding", data={"padding_free": True}))
     elif request.spec.trains and getattr(request.spec.task, "packing", "off") != "off":
         send(Notice(message=_PACKED_BUT_PADDED, data={"padding_free": False}))
     objective = task.bind(request.spec, tokenizer, model, splits)
-    if isinstance(objective, ChunksLogits) and objective.linear is not None:
+    if objective.linear is not None:
         objective.rows = chunked_cross_entropy.choose_chunk_rows(objective.linear, device, paths)
     model = _with_adapter(model, request, prepared, new_weights, send, adapter_dir)
     precision.require_scalable(model, request.spec)

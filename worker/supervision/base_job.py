@@ -1,5 +1,7 @@
 """The model of another job that a job starts from: its files and its name."""
 
+from sqlalchemy.orm import Session
+
 from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
 from service.contract.stages import BaseJob, PrepareResult
@@ -7,20 +9,18 @@ from service.contract.states import Stage
 from service.errors import SourceJobError
 from service.settings import Settings
 from service.store import lineage
-from service.store.database import Database
 from service.store.scope import Scope
 
 
-def resolve(database: Database, scope: Scope, settings: Settings, spec: JobSpec) -> BaseJob | None:
+def resolve(session: Session, scope: Scope, settings: Settings, spec: JobSpec) -> BaseJob | None:
     """Look up `model.job`; None if it is not given. Raises StageError(model_not_found)."""
     if spec.model.job is None:
         return None
     whole = spec.peft is None or spec.peft.merges
     try:
-        with database.read() as session:
-            source = lineage.model_of(session, scope, spec.model.job, spec.model.checkpoint)
-            name, revision = lineage.public_name(source, whole=whole)
-            trained = source.job.results.get(Stage.TRAIN)
+        source = lineage.model_of(session, scope, spec.model.job, spec.model.checkpoint)
+        name, revision = lineage.public_name(source, whole=whole)
+        trained = source.job.results.get(Stage.TRAIN)
     except SourceJobError as error:
         code = FailureCode.MODEL_NOT_FOUND
         raise StageError(code, error.detail, reason=error.extra["reason"]) from error

@@ -9,7 +9,6 @@ from service.contract import home_paths
 from service.contract.failures import FailureCode, StageError
 from service.contract.prediction_events import PredictorRequest, TrainedModel
 from service.contract.predictions import PredictedModel
-from service.contract.roles import DEFAULT_PROJECT
 from service.contract.spec import JobSpec
 from service.contract.stages import PrepareResult, StageRequest
 from service.contract.states import Stage
@@ -138,10 +137,3 @@ def shown(request: PredictorRequest) -> Iterator[Path]:
     yield from trained.settings
     if trained.base is not None:
         yield from stage_views.folders_of(trained.base, stage)
-
-
-def settings_for(settings: Settings, project_id: str) -> Settings:
-    """The operator's Hub token is for the default project alone."""
-    if project_id == DEFAULT_PROJECT:
-        return settings
-    return settings.model_copy(update={"hub_token": None})

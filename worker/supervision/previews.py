@@ -17,7 +17,6 @@ from service.contract.events import Failed, Finished, StageEvent
 from service.contract.failures import Failure, FailureCode, StageError
 from service.contract.previews import PreviewResult
 from service.contract.stages import StageRequest
-from service.contract.states import Stage
 from service.settings import Settings
 from service.store import preview_claims
 from service.store.database import Database
@@ -26,23 +25,16 @@ from worker import failures
 from worker.lifecycle.shutdown import Shutdown
 from worker.processes import private_folder as private_folders
 from worker.processes import spawn, stage_command
-from worker.processes.child import Child
 from worker.processes.private_folder import private_folder
 from worker.processes.spawn import Start
-from worker.processes.stage_environment import stage_environment, stage_secrets
 from worker.supervision import project_access, stage_request, stage_views
-from worker.supervision.limits.resource_watch import ResourceWatch
-from worker.supervision.limits.stage_group import stage_group
-from worker.supervision.limits.stage_limits import StageLimits
-from worker.supervision.limits.written_files import WrittenFiles
+from worker.supervision.confined import Confined, confined
 from worker.tracking.trackers import NullTracker
 
 log = structlog.get_logger(__name__)
 
 LEASE_SECONDS: Final = 15.0
 """At most: a preview whose worker was killed is soon made by another one."""
-_POLL_SECONDS: Final = 0.25
-_TAIL_SECONDS: Final = 1.0
 
 Command = Callable[[Path], list[str]]
 Outcome = PreviewResult | Failure | None
@@ -117,7 +109,6 @@ class Previews:
         try:
             stage_views.require_sandbox(self._settings)
             settings = project_access.settings_for(self._database, self._settings, claimed.as_job)
-            project_access.require_room(self._database, claimed.as_job)
             request = stage_request.build(self._database, settings, NullTracker(), claimed.as_job)
             request = request.model_copy(update={"preview": claimed.options})
             (request.attempt_dir / "request.json").write_text(request.model_dump_json())
@@ -129,51 +120,23 @@ class Previews:
             return failures.from_exception(error)
 
     def _run(self, claimed: PreviewClaim, request: StageRequest, settings: Settings) -> Outcome:
-        limits = StageLimits.of(settings, request.attempt_dir)
+        command = self._command(request.attempt_dir / "request.json")
+        attempt = _Attempt(self._database, claimed, self._shutdown, self._lease_seconds)
         with (
             private_folder() as private,
-            stage_group(limits) as group,
-            self._child(request, settings, private, limits, group.folder) as child,
+            confined(
+                settings, request, private, command, start=self._start, goes_first=True
+            ) as process,
         ):
-            written = WrittenFiles([request.attempt_dir, private], limits, fills_caches=True)
-            watch = ResourceWatch(child.pid, limits, written, group, goes_first=True)
-            attempt = _Attempt(self._database, claimed, self._shutdown, self._lease_seconds)
-            with watch:
-                said = attempt.follow(child)
-            status = child.reap()
-            out_of_memory = child.oom_killed()
+            said = attempt.follow(process)
+            process.reap()
         if attempt.is_over:
             return attempt.failure
         if isinstance(said, Finished):
             return believed(said)
-        if watch.breach is not None:
-            return _advised(watch.breach)
-        if said is not None:
-            return failures.small(said.failure)
-        return failures.from_exit(status, oom_killed=out_of_memory)
-
-    def _child(
-        self,
-        request: StageRequest,
-        settings: Settings,
-        private: Path,
-        limits: StageLimits,
-        group: Path | None,
-    ) -> Child:
-        environment = stage_environment(
-            settings, Stage.PREPARE, private=private, project_id=request.project_id
-        )
-        return Child(
-            self._command(request.attempt_dir / "request.json"),
-            environment,
-            request.attempt_dir,
-            request.workspace / "job.log",
-            start=self._start,
-            secrets=stage_secrets(settings, Stage.PREPARE),
-            limits=limits.of_kernel(),
-            view=stage_views.of_stage(settings, request, environment, private=private),
-            group=group,
-        )
+        if process.breach is not None:
+            return _advised(process.breach)
+        return failures.small(said.failure) if said is not None else process.why_ended()
 
 
 class _Attempt:
@@ -196,19 +159,15 @@ class _Attempt:
         self.failure: Failure | None = None
         """Why, if that is the end of the preview."""
 
-    def follow(self, child: Child) -> Finished | Failed | None:
+    def follow(self, process: Confined) -> Finished | Failed | None:
         """What the stage says of its end, if anything."""
-        while not child.has_exited():
-            self._read(child.read(_POLL_SECONDS))
-            if child.at_end:
-                time.sleep(0.02)  # the stage has closed its pipe and is about to exit
+
+        def supervise() -> None:
             if self._said is None and self._must_stop():
                 self.is_over = True
-                child.kill()
-        child.kill()  # its descendants may still hold the pipe
-        tail = time.monotonic() + _TAIL_SECONDS
-        while not child.at_end and time.monotonic() < tail:
-            self._read(child.read(_POLL_SECONDS))
+                process.child.kill()
+
+        process.follow(self._read, supervise)
         return self._said
 
     def _read(self, events: list[StageEvent]) -> None:

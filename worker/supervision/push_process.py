@@ -16,14 +16,8 @@ from service.contract.stages import PublishResult, StageRequest
 from service.contract.states import Stage
 from service.settings import Settings
 from worker import failures
-from worker.processes.child import Child
 from worker.processes.private_folder import private_folder
-from worker.processes.stage_environment import stage_environment, stage_secrets
-from worker.supervision import stage_views
-from worker.supervision.limits.resource_watch import ResourceWatch
-from worker.supervision.limits.stage_group import stage_group
-from worker.supervision.limits.stage_limits import StageLimits
-from worker.supervision.limits.written_files import WrittenFiles
+from worker.supervision.confined import confined
 
 log = structlog.get_logger(__name__)
 
@@ -48,46 +42,31 @@ class PushProcess:
             temporary.callback(os.close, reader)
             started.callback(os.close, self._permission)
             private = started.enter_context(private_folder())
-            environment = stage_environment(
-                settings, Stage.PUBLISH, private=private, project_id=request.project_id
+            self._process = started.enter_context(
+                confined(
+                    settings,
+                    request,
+                    private,
+                    command,
+                    stage=Stage.PUBLISH,
+                    stdin=reader,
+                    nice=_NICE,
+                )
             )
-            limits = StageLimits.of(settings, private)
-            group = started.enter_context(stage_group(limits))
-            self._child = Child(
-                command,
-                environment,
-                private,
-                request.workspace / "job.log",
-                stdin=reader,
-                secrets=stage_secrets(settings, Stage.PUBLISH),
-                limits=limits.of_kernel(),
-                view=stage_views.of_stage(
-                    settings, request, environment, private=private, stage=Stage.PUBLISH
-                ),
-                group=group.folder,
-                nice=_NICE,
-            )
-            started.enter_context(self._child)
-            # What this process has adopted may be the training's.
-            self._watch = ResourceWatch(
-                self._child.pid, limits, WrittenFiles([private], limits), group, adopts=False
-            )
-            # Apart, because it must end before the process is reaped.
-            self._watching = started.enter_context(ExitStack())
-            self._watching.enter_context(self._watch)
             self._resources = started.pop_all()
 
     def poll(self) -> Finished | Failed | None:
         """How it ended; None while it runs."""
-        has_exited = self._child.has_exited()
-        for event in self._child.read(0):
+        has_exited = self._process.child.has_exited()
+        for event in self._process.child.read(0):
             if isinstance(event, ReadyToCommit):
                 if self._claim_check.ident is None:
                     self._claim_check.start()
             elif isinstance(event, Finished | Failed):
                 self._outcome = _believed(event)
         if has_exited:
-            return self._outcome or Failed(failure=self._why_it_ended())
+            self._process.reap()
+            return self._outcome or Failed(failure=self._process.why_ended())
         if self._claim_check.answer is False:
             message = "Not committed: the worker could not confirm that it still runs the job."
             return Failed(failure=Failure.of(FailureCode.WORKER_LOST, message))
@@ -96,11 +75,6 @@ class PushProcess:
             with suppress(BrokenPipeError):
                 os.write(self._permission, b"commit\n")
         return None
-
-    def _why_it_ended(self) -> Failure:
-        self._watching.close()
-        status = self._child.reap()
-        return self._watch.breach or failures.from_exit(status)
 
     def close(self) -> None:
         self._resources.close()

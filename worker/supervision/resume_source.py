@@ -1,17 +1,18 @@
 """The checkpoint of another job that a training continues from."""
 
+from sqlalchemy.orm import Session
+
 from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
 from service.contract.stages import PrepareResult, ResumeSource
 from service.errors import SourceJobError
 from service.settings import Settings
 from service.store import lineage
-from service.store.database import Database
 from service.store.scope import Scope
 
 
 def resolve(
-    database: Database,
+    session: Session,
     scope: Scope,
     settings: Settings,
     spec: JobSpec,
@@ -27,9 +28,8 @@ def resolve(
     if earlier is not None and earlier.folder.is_dir():
         return earlier
     try:
-        with database.read() as session:
-            source = lineage.checkpoint_of(session, scope, wanted.job, wanted.checkpoint)
-            made = PrepareResult.of_results(source.job.results, settings.home)
+        source = lineage.checkpoint_of(session, scope, wanted.job, wanted.checkpoint)
+        made = PrepareResult.of_results(source.job.results, settings.home)
     except SourceJobError as error:
         code = FailureCode.CHECKPOINT_UNREADABLE
         raise StageError(code, error.detail, reason=error.extra["reason"]) from error

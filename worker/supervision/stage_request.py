@@ -1,18 +1,26 @@
-"""Builds the request that a stage is given."""
+"""Builds the request that a stage is given, from rows that are read once."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import structlog
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from service.contract import follow_up, home_paths, splits
 from service.contract.dataset import UploadDataset
 from service.contract.failures import FailureCode, StageError
 from service.contract.follow_up import Promote, Publish
 from service.contract.spec import JobSpec
-from service.contract.stages import PrepareResult, StageRequest, TrainResult
+from service.contract.stages import (
+    BaseJob,
+    PrepareResult,
+    ResumeSource,
+    StageRequest,
+    TrainResult,
+)
 from service.contract.states import Stage
 from service.settings import Settings
 from service.store import history
@@ -27,8 +35,36 @@ from worker.tracking.trackers import Tracker
 log = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True)
+class _Inputs:
+    """What the database says about the inputs of an attempt."""
+
+    registered: list[CheckpointRow]
+    """The job's checkpoints, the newest first."""
+    pruned: list[str]
+    files: dict[str, Path]
+    file_names: dict[str, str]
+    base_job: BaseJob | None
+    resume_source: ResumeSource | None
+
+    @classmethod
+    def read(
+        cls, session: Session, settings: Settings, claim: Claim, prepared: PrepareResult | None
+    ) -> Self:
+        """Raises StageError: dataset_not_found, model_not_found, checkpoint_unreadable."""
+        registered = history.registered_checkpoints(session, claim.job_id)
+        pruned = history.pruned_paths(session, claim.job_id)
+        if claim.stage is not Stage.PREPARE:
+            return cls(registered, pruned, {}, {}, None, None)
+        files, names = _uploaded_files(session, settings, claim)
+        base = base_job.resolve(session, claim.scope, settings, claim.spec)
+        source = resume_source.resolve(session, claim.scope, settings, claim.spec, prepared)
+        return cls(registered, pruned, files, names, base, source)
+
+
 def build(database: Database, settings: Settings, tracker: Tracker, claim: Claim) -> StageRequest:
-    """The request of this attempt; creates its folder.
+    """The request of this attempt; creates its folder, and removes those of pruned checkpoints that
+    a crash has left.
 
     Raises StageError if an uploaded file does not exist any more (dataset_not_found), the model of
     another job does not (model_not_found), what `prepare` made does not (files_missing), or no
@@ -40,20 +76,24 @@ def build(database: Database, settings: Settings, tracker: Tracker, claim: Claim
     attempt_dir.mkdir(parents=True, exist_ok=True)
     prepared = PrepareResult.of_results(claim.results, settings.home)
     trained = claim.results.get(Stage.TRAIN)
-    spec = claim.spec if claim.stage is Stage.PREPARE else base_job.named(claim.spec, prepared)
     asked = follow_up.parsed(claim.follow_up)
-    if isinstance(asked, Publish):
-        spec, prepared = _with_target(spec, prepared, asked)
-    match claim.stage:
-        case Stage.PREPARE:
-            inputs = _prepare_inputs(database, settings, claim, spec, prepared)
-        case Stage.TRAIN:
-            promoted = asked.step if isinstance(asked, Promote) else None
-            if prepared is not None:
-                _require_there(prepared.folders(), settings)
-            inputs = _train_inputs(database, settings, claim, prepared, promoted)
-        case Stage.PUBLISH:
-            inputs = _publish_inputs(database, tracker, claim, spec, workspace)
+    with database.read() as session:
+        inputs = _Inputs.read(session, settings, claim, prepared)
+    _remove_leftovers(inputs, workspace)
+    spec = claim.spec if claim.stage is Stage.PREPARE else base_job.named(claim.spec, prepared)
+    if isinstance(asked, Publish):  # the target that the user has named since
+        spec = spec.model_copy(update={"hub": asked.hub})
+        prepared = prepared and prepared.model_copy(update={"hub_model_id": None})
+    more: dict[str, Any] = {}
+    if claim.stage is Stage.TRAIN:
+        promoted = asked.step if isinstance(asked, Promote) else None
+        if prepared is not None:
+            _require_there(prepared.folders(), settings)
+        more["resume_from"] = _resume_from(database, settings, claim, inputs, prepared, promoted)
+        more["promotes"] = promoted is not None
+    elif claim.stage is Stage.PUBLISH:
+        more["mlflow_run_id"] = shipper.ensure_run(database, tracker, claim.job_id)
+        more["checkpoints"] = _to_push(inputs, spec, workspace)
     return StageRequest(
         job_id=claim.job_id,
         project_id=claim.project_id,
@@ -64,52 +104,49 @@ def build(database: Database, settings: Settings, tracker: Tracker, claim: Claim
         workspace=workspace,
         attempt_dir=attempt_dir,
         cache_dir=settings.cache_dir,
+        files=inputs.files,
+        file_names=inputs.file_names,
         data_roots=settings.data_roots,
         model_roots=settings.model_roots,
         max_prepared_bytes=settings.max_prepared_bytes,
+        base_job=inputs.base_job,
+        resume_source=inputs.resume_source,
         prepared=prepared,
         trained=TrainResult.model_validate(trained) if trained else None,
         mlflow_uri=settings.mlflow_uri,
         hub_endpoint=settings.hub_endpoint,
         gpus=list(claim.gpus),
-        **inputs,
+        **more,
     )
 
 
-def _prepare_inputs(
-    database: Database,
-    settings: Settings,
-    claim: Claim,
-    spec: JobSpec,
-    prepared: PrepareResult | None,
-) -> dict[str, Any]:
-    return {
-        **_uploaded_files(database, settings, claim),
-        "base_job": base_job.resolve(database, claim.scope, settings, claim.spec),
-        "resume_source": resume_source.resolve(database, claim.scope, settings, spec, prepared),
-    }
+def _uploaded_files(
+    session: Session, settings: Settings, claim: Claim
+) -> tuple[dict[str, Path], dict[str, str]]:
+    """By their ids: where they are, and the names that their users gave them."""
+    if not isinstance(claim.spec.dataset, UploadDataset):
+        return {}, {}
+    wanted = splits.items(claim.spec)
+    owned = claim.scope.of(FileRow.project_id)
+    rows = session.scalars(select(FileRow).where(FileRow.id.in_(wanted), owned))
+    known = {row.id: row.filename for row in rows}
+    files = {file_id: settings.files_dir / file_id for file_id in wanted}
+    gone = sorted(id_ for id_, path in files.items() if id_ not in known or not path.is_file())
+    if gone:
+        raise StageError(
+            FailureCode.DATASET_NOT_FOUND,
+            f"No uploaded file has the id {', '.join(gone)}; it may have been deleted.",
+            missing=gone,
+        )
+    return files, known
 
 
-def _train_inputs(
-    database: Database,
-    settings: Settings,
-    claim: Claim,
-    prepared: PrepareResult | None,
-    promoted: int | None,
-) -> dict[str, Any]:
-    return {
-        "resume_from": _resume_from(database, settings, claim, prepared, promoted),
-        "promotes": promoted is not None,
-    }
-
-
-def _publish_inputs(
-    database: Database, tracker: Tracker, claim: Claim, spec: JobSpec, workspace: Path
-) -> dict[str, Any]:
-    return {
-        "mlflow_run_id": shipper.ensure_run(database, tracker, claim.job_id),
-        "checkpoints": _to_push(database, claim, spec, workspace),
-    }
+def _remove_leftovers(inputs: _Inputs, workspace: Path) -> None:
+    kept = {row.path for row in inputs.registered}
+    for path in inputs.pruned:
+        folder = (workspace / path).resolve()
+        if path not in kept and folder.is_relative_to(workspace) and folder.is_dir():
+            atomic_dir.remove(folder)
 
 
 def _require_there(needed: Mapping[str, Path], settings: Settings) -> None:
@@ -127,72 +164,37 @@ def _require_there(needed: Mapping[str, Path], settings: Settings) -> None:
         )
 
 
-def _uploaded_files(database: Database, settings: Settings, claim: Claim) -> dict[str, Any]:
-    dataset = claim.spec.dataset
-    if not isinstance(dataset, UploadDataset):
-        return {}
-    wanted = splits.items(claim.spec)
-    with database.read() as session:
-        owned = claim.scope.of(FileRow.project_id)
-        rows = session.scalars(select(FileRow).where(FileRow.id.in_(wanted), owned))
-        known = {row.id: row.filename for row in rows}
-    files = {file_id: settings.files_dir / file_id for file_id in wanted}
-    gone = sorted(id_ for id_, path in files.items() if id_ not in known or not path.is_file())
-    if gone:
-        raise StageError(
-            FailureCode.DATASET_NOT_FOUND,
-            f"No uploaded file has the id {', '.join(gone)}; it may have been deleted.",
-            missing=gone,
-        )
-    return {"files": files, "file_names": known}
-
-
 def _resume_from(
     database: Database,
     settings: Settings,
     claim: Claim,
+    inputs: _Inputs,
     prepared: PrepareResult | None,
     promoted: int | None,
 ) -> Path | None:
-    """The checkpoint to promote, else the job's newest, else the one of the job it resumes from.
-    Raises StageError(checkpoint_unreadable, files_missing)."""
+    """The checkpoint to promote, else the job's newest that is unchanged on disk, else the one of
+    the job it resumes from. Raises StageError(checkpoint_unreadable, files_missing)."""
     workspace = settings.workspace(claim.job_id)
-    if promoted is None:
-        own = _newest_checkpoint(database, claim, workspace)
-        return own or _of_other_job(database, settings, claim, prepared)
-    with database.read() as session:
-        registered = history.registered_checkpoints(session, claim.job_id)
-    for row in registered:
-        if row.step == promoted and _is_as_registered(workspace, row):
-            return workspace / row.path
-    raise StageError(
-        FailureCode.CHECKPOINT_UNREADABLE,
-        f"The checkpoint of step {promoted}, which was to become the job's model, cannot be read.",
-        steps=[promoted],
-    )
-
-
-def _newest_checkpoint(database: Database, claim: Claim, workspace: Path) -> Path | None:
-    """The newest registered checkpoint of any attempt that is unchanged on disk."""
-    with database.read() as session:
-        registered = history.registered_checkpoints(session, claim.job_id)
-    for row in registered:
-        if _is_as_registered(workspace, row):
-            with database.write() as session:
-                history.resumed(session, claim.job_id, claim.epoch, row.step)
-            return workspace / row.path
-    if registered:
+    wanted = [row for row in inputs.registered if promoted in (None, row.step)]
+    found = next((row for row in wanted if _is_as_registered(workspace, row)), None)
+    if promoted is not None:
+        if found is not None:
+            return workspace / found.path
+        message = (
+            f"The checkpoint of step {promoted}, which was to become the job's model, cannot be "
+            "read."
+        )
+        raise StageError(FailureCode.CHECKPOINT_UNREADABLE, message, steps=[promoted])
+    if found is not None:
+        with database.write() as session:
+            history.resumed(session, claim.job_id, claim.epoch, found.step)
+        return workspace / found.path
+    if wanted:
         raise StageError(
             FailureCode.CHECKPOINT_UNREADABLE,
-            f"None of the {len(registered)} registered checkpoints can be read.",
-            steps=[row.step for row in registered],
+            f"None of the {len(wanted)} registered checkpoints can be read.",
+            steps=[row.step for row in wanted],
         )
-    return None
-
-
-def _of_other_job(
-    database: Database, settings: Settings, claim: Claim, prepared: PrepareResult | None
-) -> Path | None:
     source = prepared.resume_source if prepared is not None else None
     if source is None:
         return None
@@ -212,32 +214,10 @@ def _is_as_registered(workspace: Path, row: CheckpointRow) -> bool:
     return False
 
 
-def _with_target(
-    spec: JobSpec, prepared: PrepareResult | None, asked: Publish
-) -> tuple[JobSpec, PrepareResult | None]:
-    """With the target that the user has named since, instead of the one from `prepare`."""
-    if prepared is not None:
-        prepared = prepared.model_copy(update={"hub_model_id": None})
-    return spec.model_copy(update={"hub": asked.hub}), prepared
-
-
-def _to_push(database: Database, claim: Claim, spec: JobSpec, workspace: Path) -> list[Path]:
+def _to_push(inputs: _Inputs, spec: JobSpec, workspace: Path) -> list[Path]:
     """The checkpoints that `publish` pushes with the model, the newest first."""
     hub = spec.hub
     if hub is None or hub.strategy not in ("checkpoint", "all_checkpoints"):
         return []
-    with database.read() as session:
-        registered = history.registered_checkpoints(session, claim.job_id)
-    good = [workspace / row.path for row in registered if _is_as_registered(workspace, row)]
+    good = [workspace / row.path for row in inputs.registered if _is_as_registered(workspace, row)]
     return good[:1] if hub.strategy == "checkpoint" else good
-
-
-def leftovers(database: Database, claim: Claim, workspace: Path) -> Iterator[Path]:
-    """Folders of pruned checkpoints that a crash has left on disk."""
-    with database.read() as session:
-        kept = {row.path for row in history.registered_checkpoints(session, claim.job_id)}
-        pruned = history.pruned_paths(session, claim.job_id)
-    for path in pruned:
-        folder = (workspace / path).resolve()
-        if path not in kept and folder.is_relative_to(workspace) and folder.is_dir():
-            yield folder

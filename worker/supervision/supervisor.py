@@ -3,7 +3,6 @@
 Runs in the process of the Celery task and never imports torch.
 """
 
-import copy
 import time
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +11,7 @@ from pathlib import Path
 import structlog
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from service.contract.events import Failed, Finished, Notice
+from service.contract.events import Failed, Finished, Notice, StageEvent
 from service.contract.failures import Failure, FailureCode, StageError
 from service.contract.stages import PrepareResult, StageRequest
 from service.contract.states import JobState, Stage
@@ -27,18 +26,13 @@ from worker.processes import spawn, stage_command
 from worker.processes.child import Child
 from worker.processes.private_folder import private_folder
 from worker.processes.spawn import Start
-from worker.processes.stage_environment import stage_environment, stage_secrets
 from worker.sandbox import layers
-from worker.storage import atomic_dir
 from worker.supervision import host_lack, project_access, stage_request, stage_views
 from worker.supervision.checkpoint_pushes import NO_PUSHES, CheckpointPusher, CheckpointPushes
+from worker.supervision.confined import Confined, confined
 from worker.supervision.event_recorder import EventRecorder
 from worker.supervision.hang_detector import cpu_seconds
 from worker.supervision.heartbeat import Heartbeat
-from worker.supervision.limits.resource_watch import ResourceWatch
-from worker.supervision.limits.stage_group import stage_group
-from worker.supervision.limits.stage_limits import StageLimits
-from worker.supervision.limits.written_files import WrittenFiles
 from worker.supervision.stage_reports import StageReports
 from worker.supervision.stop_policy import SOFT, Stop, StopPolicy
 from worker.supervision.system_metrics import SystemSampler
@@ -47,10 +41,8 @@ from worker.tracking.trackers import Tracker
 
 log = structlog.get_logger(__name__)
 
-POLL_SECONDS = 0.25
 # How long events and endings wait for an unreachable database, before the lease may expire.
 OUTAGE_LIMIT_SECONDS = 3600.0
-_TAIL_SECONDS = 1.0
 LAST_PUSH_SECONDS = 30.0
 
 Command = Callable[[StageRequest, Path], list[str]]
@@ -97,11 +89,8 @@ class Supervisor:
         self, claim: Claim, workspace: Path, heartbeat: Heartbeat, locks: tuple[int, ...]
     ) -> Ending | None:
         try:
-            for folder in stage_request.leftovers(self._database, claim, workspace):
-                atomic_dir.remove(folder)
             stage_views.require_sandbox(self._settings)
             settings = project_access.settings_for(self._database, self._settings, claim)
-            project_access.require_room(self._database, claim)
             request = stage_request.build(self._database, self._settings, self._tracker, claim)
             request_file = request.attempt_dir / "request.json"
             request_file.write_text(request.model_dump_json(indent=1))
@@ -114,12 +103,11 @@ class Supervisor:
             log.exception("stage.start_failed")
             return Ending.failed(self._failure_of(error))
         shipping = BackgroundShipper(self._database, self._tracker, claim.job_id, workspace)
-        with_access = self._with(settings)
-        pushes = with_access._pushes(claim, request)
+        pushes = self._pushes(settings, claim, request)
         recording = EventRecorder(self._database, claim, workspace, pushes=pushes)
         with recording as recorder, shipping, pushes:
             try:
-                return with_access._run(claim, request, heartbeat, recorder, pushes, locks)
+                return self._run(settings, claim, request, heartbeat, recorder, pushes, locks)
             except OSError as error:
                 failure = self._failure_of(error)
                 if not failure.is_lack:
@@ -132,13 +120,7 @@ class Supervisor:
         failure = host_lack.of_worker(error) or failures.from_exception(error)
         return host_lack.measured(failure, self._settings)
 
-    def _with(self, settings: Settings) -> "Supervisor":
-        """This supervisor with the Hub token that the job may use."""
-        other = copy.copy(self)
-        other._settings = settings
-        return other
-
-    def _pushes(self, claim: Claim, request: StageRequest) -> CheckpointPushes:
+    def _pushes(self, settings: Settings, claim: Claim, request: StageRequest) -> CheckpointPushes:
         hub = claim.spec.hub
         if claim.stage is not Stage.TRAIN or hub is None or not hub.pushes_while_training:
             return NO_PUSHES
@@ -149,10 +131,11 @@ class Supervisor:
                     claims.requested_state(session, claim.job_id, claim.epoch) is JobState.RUNNING
                 )
 
-        return CheckpointPusher(self._settings, request, may_commit)
+        return CheckpointPusher(settings, request, may_commit)
 
     def _run(
         self,
+        settings: Settings,
         claim: Claim,
         request: StageRequest,
         heartbeat: Heartbeat,
@@ -160,13 +143,16 @@ class Supervisor:
         pushes: CheckpointPushes,
         locks: tuple[int, ...],
     ) -> Ending | None:
+        """`settings`: with the Hub token that the job may use."""
         self._say_what_is_open(claim, recorder)
-        limits = StageLimits.of(self._settings, request.attempt_dir)
+        command = self._command(request, request.attempt_dir / "request.json")
         with (
             private_folder() as private,
-            stage_group(limits) as group,
-            self._child(claim, request, private, limits, group.folder, locks) as child,
+            confined(
+                settings, request, private, command, start=self._start, locks=locks
+            ) as process,
         ):
+            child = process.child
             log.info(
                 "stage.started",
                 stage=claim.stage,
@@ -178,49 +164,20 @@ class Supervisor:
             stop_policy = StopPolicy(
                 claim, self._settings, heartbeat, recorder, self._shutdown, taken
             )
-            watch = ResourceWatch(child.pid, limits, _written(request, private, limits), group)
-            with watch, self._sampler(child, claim, recorder):
-                outcome = self._relay_events(child, request, stop_policy, recorder, pushes)
-            status = child.reap()
-            out_of_memory = child.oom_killed()
+            with self._sampler(child, claim, recorder):
+                outcome = self._relay_events(process, request, stop_policy, recorder, pushes)
+            process.reap()
             if isinstance(outcome, Finished):
                 self._await_last_push(child, stop_policy, recorder, pushes)
-        log.info("stage.ended", stage=claim.stage, status=status, reason=stop_policy.reason)
+        log.info("stage.ended", stage=claim.stage, status=process.status, reason=stop_policy.reason)
         if not recorder.drain(self._gives_up(heartbeat)) or heartbeat.is_stale:
             return self._unrecorded(recorder)
-        if watch.breach is not None and not isinstance(outcome, Finished):
-            outcome = Failed(failure=watch.breach)  # what it has reported itself, came of that
-        if outcome is None:
-            exit_failure = failures.from_exit(status, oom_killed=out_of_memory)
-            outcome = Failed(failure=exit_failure)
+        # After a breach, what the stage has reported itself came of that.
+        if outcome is None or (process.breach is not None and not isinstance(outcome, Finished)):
+            outcome = Failed(failure=process.why_ended())
         if isinstance(outcome, Failed):
             outcome = Failed(failure=host_lack.measured(outcome.failure, self._settings))
         return _ending(stop_policy, outcome, claim.stage, self._settings.home)
-
-    def _child(
-        self,
-        claim: Claim,
-        request: StageRequest,
-        private: Path,
-        limits: StageLimits,
-        group: Path | None,
-        locks: tuple[int, ...],
-    ) -> Child:
-        environment = stage_environment(
-            self._settings, claim.stage, claim.gpus, private, claim.project_id
-        )
-        return Child(
-            self._command(request, request.attempt_dir / "request.json"),
-            environment,
-            request.attempt_dir,
-            request.workspace / "job.log",
-            start=self._start,
-            locks=locks,
-            secrets=stage_secrets(self._settings, claim.stage),
-            limits=limits.of_kernel(),
-            view=stage_views.of_stage(self._settings, request, environment, private=private),
-            group=group,
-        )
 
     def _say_what_is_open(self, claim: Claim, recorder: EventRecorder) -> None:
         """Once for each stage that works with the user's files."""
@@ -242,7 +199,7 @@ class Supervisor:
 
     def _relay_events(
         self,
-        child: Child,
+        process: Confined,
         request: StageRequest,
         stop_policy: StopPolicy,
         recorder: EventRecorder,
@@ -250,22 +207,20 @@ class Supervisor:
     ) -> Finished | Failed | None:
         """Record events until the stage has ended, and stop it if it must stop."""
         reports = StageReports(request, recorder)
-        while not child.has_exited():
-            # A stage that reports faster than the database stores has to wait.
-            events = child.read(POLL_SECONDS) if recorder.has_room() else []
+
+        def take(events: list[StageEvent]) -> None:
             for event in events:
                 stop_policy.record(event)
             reports.take(events)
+
+        def supervise() -> None:
             if reports.refusal is not None:
-                child.kill()
-            if child.at_end:
-                time.sleep(0.02)  # the stage has closed its pipe and is about to exit
-            stop_policy.apply(child)
+                process.child.kill()
+            stop_policy.apply(process.child)
             self._push(stop_policy, recorder, pushes)
-        child.kill()  # its descendants may still hold the pipe
-        tail = time.monotonic() + _TAIL_SECONDS
-        while not child.at_end and time.monotonic() < tail:
-            reports.take(child.read(POLL_SECONDS))
+
+        # A stage that reports faster than the database stores has to wait.
+        process.follow(take, supervise, recorder.has_room)
         return reports.outcome()
 
     def _push(
@@ -326,11 +281,6 @@ class Supervisor:
                 continue
             log.info("attempt.ended", outcome=ending.outcome, state=state, epoch=claim.epoch)
             return state
-
-
-def _written(request: StageRequest, private: Path, limits: StageLimits) -> WrittenFiles:
-    folders = [request.attempt_dir, private]
-    return WrittenFiles(folders, limits, fills_caches=request.stage is Stage.PREPARE)
 
 
 def _ending(

@@ -1,8 +1,7 @@
 """A process with a model in memory, which answers one prediction after the other."""
 
 import os
-from contextlib import ExitStack
-from pathlib import Path
+from contextlib import AbstractContextManager, ExitStack
 from typing import Final
 
 import structlog
@@ -15,21 +14,14 @@ from service.contract.prediction_events import (
     PredictorEvent,
     Stop,
 )
-from service.contract.states import Stage
 from service.settings import Settings
 from service.store.prediction_claims import PredictionClaim
-from worker import failures
 from worker.devices.gpu_locks import HeldGpus
 from worker.processes import spawn, stage_command
-from worker.processes.child import Child
 from worker.processes.private_folder import private_folder
 from worker.processes.spawn import Start
-from worker.processes.stage_environment import stage_environment, stage_secrets
-from worker.supervision import prediction_request, stage_views
-from worker.supervision.limits.resource_watch import ResourceWatch
-from worker.supervision.limits.stage_group import stage_group
-from worker.supervision.limits.stage_limits import StageLimits
-from worker.supervision.limits.written_files import WrittenFiles
+from worker.supervision import prediction_request, project_access, stage_views
+from worker.supervision.confined import Confined, confined
 from worker.supervision.prediction_request import Source
 
 log = structlog.get_logger(__name__)
@@ -64,61 +56,40 @@ class WarmModel:
             stack.enter_context(held)
             stage_views.require_sandbox(settings)
             self._folder = stack.enter_context(private_folder())
-            limits = StageLimits.of(settings, self._folder)
-            group = stack.enter_context(stage_group(limits))
             reader, self._orders = os.pipe()
             os.set_blocking(self._orders, False)
             stack.callback(os.close, self._orders)
             try:
-                self._child = stack.enter_context(
-                    self._started(settings, held, limits, group.folder, reader, start)
-                )
+                self._process = stack.enter_context(self._started(settings, held, reader, start))
             finally:
                 os.close(reader)
-            written = WrittenFiles([self._folder], limits, fills_caches=source.trained is None)
-            self._watch = stack.enter_context(
-                ResourceWatch(self._child.pid, limits, written, group, goes_first=True)
-            )
+            self._child = self._process.child
             self._open = stack.pop_all()
         log.info("model.started", pid=self.pid, gpus=held.gpus)
 
     def _started(
-        self,
-        settings: Settings,
-        held: HeldGpus,
-        limits: StageLimits,
-        group: Path | None,
-        stdin: int,
-        start: Start,
-    ) -> Child:
-        settings = prediction_request.settings_for(settings, self.source.project_id)
+        self, settings: Settings, held: HeldGpus, stdin: int, start: Start
+    ) -> AbstractContextManager[Confined]:
+        settings = project_access.without_secret(settings, self.source.project_id)
         request = prediction_request.build(settings, self.source, self._folder, list(held.gpus))
         file = self._folder / "request.json"
         file.write_text(request.model_dump_json())
-        stage = Stage(request.stage.stage)
+        shown = prediction_request.shown(request)
         shares_cpu = not held.gpus and settings.prediction_cpu_bytes > 0
-        environment = stage_environment(
-            settings, stage, held.gpus, self._folder, self.source.project_id
-        )
-        return Child(
-            stage_command.predictor_command(file),
-            environment,
+        return confined(
+            settings,
+            request.stage,
             self._folder,
-            self._folder / _LOG,
+            stage_command.predictor_command(file),
+            view=lambda environment: stage_views.of_prediction(
+                settings, request.stage, environment, self._folder, shown
+            ),
+            log_file=self._folder / _LOG,
             start=start,
             stdin=stdin,
             locks=held.descriptors,
-            secrets=stage_secrets(settings, stage),
-            limits=limits.of_kernel(),
-            view=stage_views.of_prediction(
-                settings,
-                request.stage,
-                environment,
-                self._folder,
-                prediction_request.shown(request),
-            ),
-            group=group,
             nice=_NICE if shares_cpu else 0,
+            goes_first=True,
         )
 
     @property
@@ -159,19 +130,19 @@ class WarmModel:
 
     def why_ended(self) -> Failure:
         """After it has exited, or was killed: the reason."""
-        status = self._child.reap()
+        self._process.reap()
         said = (self._folder / _LOG).read_text(errors="replace")[-_SHOWN:]
-        log.warning("model.ended", pid=self.pid, status=status, said=said)
-        if self._watch.breach is not None:
-            return self._watch.breach
-        failure = failures.from_exit(status, oom_killed=self._child.oom_killed())
+        log.warning("model.ended", pid=self.pid, status=self._process.status, said=said)
+        failure = self._process.why_ended()
+        if self.breach is not None:
+            return failure
         message = failure.message.replace("The stage", "The process with the model")
         return failure.model_copy(update={"message": message, "action": _ACTION})
 
     @property
     def breach(self) -> Failure | None:
         """Which limit of the machine it has exceeded, if any."""
-        return self._watch.breach
+        return self._process.breach
 
     def close(self) -> None:
         """End the process, and free its memory and its GPU."""

@@ -1,9 +1,10 @@
-"""The protocol of a task: how its rows become features, and how features are trained on."""
+"""The base class of a task: how its rows become features, and how features are trained on."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 from service.contract.events import Notice
 from service.contract.spec import JobSpec
@@ -13,8 +14,10 @@ from worker.data.inferences import Inferences
 from worker.data.prepared_size import UNLIMITED, SizeLimit
 from worker.data.report import Measures
 from worker.data.table import Row
+from worker.tasks.describe import Describer
 from worker.training.objective import Features, Objective
 
+LabelCheck = Callable[[Row], None]
 P = TypeVar("P", bound=TaskParametersModel)
 
 
@@ -63,22 +66,23 @@ class PreparedSplit:
     features: Any
 
 
-class Task(Protocol):
+class Task(ABC):
     """One file in this package, one entry in the registry, one in `row_checks`.
 
-    `parameters` are always of the task's own class in the contract.
+    What a task does not need, it leaves as it is here. `parameters` are always of the task's own
+    class in the contract.
     """
 
     name: str
     length_option: str
     """The parameter that `max_length` comes from."""
-    needs_pad_token: bool
+    needs_pad_token = True
     """Batches hold sequences of unequal length."""
+    tokenizes_rows = False
+    """Whether rows are tokenized while they are checked (`row_tokenizer`), because only their
+    tokens show whether a row can be used."""
 
-    def needs_offsets(self, parameters: Any) -> str | None:
-        """Why the task needs a fast tokenizer, which knows the offsets of tokens; None if it does
-        not."""
-
+    @abstractmethod
     def max_length(self, parameters: Any, limit: int | None) -> int:
         """The length of the longest feature in tokens.
 
@@ -86,80 +90,86 @@ class Task(Protocol):
         beyond a position table are rejected elsewhere.
         """
 
+    @abstractmethod
     def auto_model(self) -> Any:
         """The transformers Auto class whose models have this task's head."""
 
+    @abstractmethod
     def example_schema(self) -> Any:
         """The `datasets.Features` of cleaned rows."""
 
+    @abstractmethod
     def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
         """Tokenize a `datasets.Dataset` of cleaned rows into the Arrow file `target`.
 
         Returns the number of features.
         """
 
+    @abstractmethod
     def tokenization_settings(self, parameters: Any) -> Mapping[str, Any]:
         """The parameters that change the features, except `max_length`; part of the key of the
         prepared data."""
 
+    @abstractmethod
     def bind(
         self, spec: JobSpec, tokenizer: Any, model: Any, splits: Mapping[str, PreparedSplit]
     ) -> Objective:
         """The task bound to this job's data, ready for training and evaluation."""
 
+    @abstractmethod
+    def target(self, describer: Describer, feature: Mapping[str, Any]) -> str | list[str | None]:
+        """What the feature teaches, for a person: a text, or a label for each of `input_ids` (None:
+        not scored)."""
 
-@runtime_checkable
-class ShapesModel(Protocol):
-    """A task whose data determines the shape of its model, for example the size of a new head."""
+    def trained(self, feature: Mapping[str, Any]) -> list[bool] | None:  # noqa: ARG002
+        """For each of `input_ids` whether it counts in the loss; None if the loss is not of these
+        tokens."""
+        return None
+
+    def trained_count(self, describer: Describer, feature: Mapping[str, Any]) -> float | None:  # noqa: ARG002
+        """How many tokens count in the loss, if it is of other ones than `input_ids`."""
+        return None
+
+    def needs_offsets(self, parameters: Any) -> str | None:  # noqa: ARG002
+        """Why the task needs a fast tokenizer, which knows the offsets of tokens; None if it does
+        not."""
+        return None
 
     def config_overrides(
-        self, spec: JobSpec, splits: Mapping[str, PreparedSplit]
+        self,
+        spec: JobSpec,  # noqa: ARG002
+        splits: Mapping[str, PreparedSplit],  # noqa: ARG002
     ) -> Mapping[str, Any]:
-        """Fields of the model's configuration that follow from the job's data."""
+        """Fields of the model's configuration that follow from the job's data, for example the size
+        of a new head."""
+        return {}
 
+    def set_up(self, tokenizer: Any, model: Any) -> None:  # noqa: B027
+        """What a model needs before it runs. Called before the model is tried with its fast paths,
+        and before `bind`."""
 
-@runtime_checkable
-class SetsUpModel(Protocol):
-    """A task whose models do not run as they are loaded."""
-
-    def set_up(self, tokenizer: Any, model: Any) -> None:
-        """Called before the model is tried with its fast paths, and before `bind`."""
-
-
-@runtime_checkable
-class HasLabels(Protocol):
-    """A task whose models have named labels."""
-
-    def with_labels_of(self, parameters: Any, config: Any) -> Any:
+    def with_labels_of(self, parameters: Any, config: Any) -> Any:  # noqa: ARG002
         """The task's parameters with the labels of a model that was trained for it.
 
         Raises StageError(invalid_option) if the job's own labels differ.
         """
+        return parameters
 
-
-@runtime_checkable
-class ComparesLabels(Protocol):
-    """A task whose training rows define the labels that the other rows may have."""
-
-    def label_check(self, spec: JobSpec, examples: Any) -> Callable[[Row], None]:
+    def label_check(self, spec: JobSpec, examples: Any) -> LabelCheck | None:  # noqa: ARG002
         """A function that raises RowError for a cleaned validation row whose label is not in the
         training rows, `examples`. Raises StageError if these cannot be used for training."""
+        return None
 
-
-@runtime_checkable
-class InfersLabels(Protocol):
-    """A task whose training rows decide what its labels are, where the spec does not."""
-
-    def infer(self, spec: JobSpec, examples: Any, found: Inferences) -> Iterator[Notice]:
-        """Add to `found` what the training rows, `examples`, decide, or the model in a job that
-        does not train; yield what is doubtful about the labels. Raises StageError if they cannot be
-        used for training."""
-
-
-@runtime_checkable
-class TokenizesRows(Protocol):
-    """A task that tokenizes rows while they are checked, because only their tokens show whether a
-    row can be used."""
+    def infer(
+        self,
+        spec: JobSpec,  # noqa: ARG002
+        examples: Any,  # noqa: ARG002
+        found: Inferences,  # noqa: ARG002
+    ) -> Iterator[Notice]:
+        """Add to `found` what the training rows, `examples`, decide about the labels, or the model
+        in a job that does not train; yield what is doubtful about them. Raises StageError if they
+        cannot be used for training."""
+        return iter(())
 
     def row_tokenizer(
         self, spec: JobSpec, tokenizer: Any, max_length: int, split: str
@@ -169,6 +179,7 @@ class TokenizesRows(Protocol):
         It raises RowError for a row that cannot be used. `max_length` is the result of the task's
         `max_length`. Raises StageError if no row can be tokenized.
         """
+        raise NotImplementedError
 
 
 def train_features(splits: Mapping[str, PreparedSplit]) -> Features:

@@ -94,7 +94,8 @@ def _answer(request: Request) -> Answer:
     except StageError as error:
         failure = error.failure
     except MemoryError:
-        failure = _too_large(request, reading.place)
+        memory = f"needs more than {request.memory_mib} MiB of memory to be checked"
+        failure = Failure.of(FailureCode.UNREADABLE_ROW, f"{reading.place}: {memory}")
     except ImportError as error:
         message = f"The API server cannot check this file: the package {error.name} is missing"
         failure = Failure.of(FailureCode.UNSUPPORTED_FORMAT, message)
@@ -161,11 +162,6 @@ def _format(source: Source, given: str, detect: Any) -> str | None:
         return given if given != "auto" else str(detect(source))
     except (OSError, MemoryError):
         return None
-
-
-def _too_large(request: Request, place: str) -> Failure:
-    message = f"{place}: needs more than {request.memory_mib} MiB of memory to be checked"
-    return Failure.of(FailureCode.UNREADABLE_ROW, message)
 
 
 class _Reading:

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from service.contract.splits import TEST
 from service.contract.tasks import TASKS
 from worker.data.cleaning import Columns
-from worker.data.column_names import ColumnFinder
+from worker.data.column_names import ColumnFinder, UsualNames
 from worker.data.inferences import Inferences
 from worker.data.table import Cleaner, Row
 from worker.tasks.chat import rows as chat_rows
@@ -35,10 +35,6 @@ class Survey(Protocol):
         """The task's parameters, completed. Raises StageError if the rows do not decide."""
 
 
-def _no_survey(_parameters: Any) -> None:
-    return None
-
-
 @dataclass(frozen=True)
 class RowCheck:
     inputs: tuple[str, ...]
@@ -49,7 +45,7 @@ class RowCheck:
     """(split, the task's parameters) → a function that is called once with every row of the split,
     in order. Its rows have the task's own column names."""
 
-    survey: Callable[[Any], Survey | None] = _no_survey
+    survey: Callable[[Any], Survey | None] = lambda _parameters: None
     """The task's parameters → what must read all rows before the cleaner is called with the first;
     None if the parameters leave nothing open."""
 
@@ -92,7 +88,7 @@ def columns(task: str, split: str, mapping: Mapping[str, str], parameters: Any) 
 
 def finder(task: str, mapping: Mapping[str, str], inferences: Inferences) -> ColumnFinder:
     """Finds the columns of `task` that `mapping` leaves open; of one job."""
-    return ColumnFinder(USUAL[task], mapping, inferences)
+    return ColumnFinder(USUAL.get(task, UsualNames()), mapping, inferences)
 
 
 def _with_label_columns(found: Columns, listed: Sequence[str]) -> Columns:

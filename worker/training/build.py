@@ -57,7 +57,8 @@ def accelerator(spec: JobSpec) -> Accelerator:
         raise invalid_option("training.bf16", "is not supported by this GPU; use `fp16`")
     if not has_gpu and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(cores())
-    _require_tf32(training, has_gpu=has_gpu)
+    if training.tf32 and not (has_gpu and is_torch_tf32_available()):
+        raise invalid_option("training.tf32", "needs an Ampere GPU or a newer one")
     made = Accelerator(
         cpu=not has_gpu,
         mixed_precision=mixed_precision(training),
@@ -88,11 +89,6 @@ def _require_gpus(asked: int, found: int) -> None:
         has = f"{found}" if found else "none"
         wanted = "a GPU" if asked == 1 else f"{asked} GPUs"
         raise invalid_option("resources.gpus", f"requests {wanted}, but this worker has {has}")
-
-
-def _require_tf32(spec: TrainingSpec, *, has_gpu: bool) -> None:
-    if spec.tf32 and not (has_gpu and is_torch_tf32_available()):
-        raise invalid_option("training.tf32", "needs an Ampere GPU or a newer one")
 
 
 def _set_tf32(spec: TrainingSpec) -> None:

@@ -39,7 +39,7 @@ class StepLoss(NamedTuple):
     mean: torch.Tensor
     """A scalar."""
     values: torch.Tensor | None
-    """Sums of what the objective logs in addition (`objective.LogsValues`)."""
+    """Sums of what the objective logs in addition (`Objective.logged`)."""
 
 
 class StepResult(NamedTuple):
@@ -166,15 +166,15 @@ def forward_backward(run: TrainingRun, micro_batches: list[Share], items: int) -
 
 def survey(run: TrainingRun, micro_batches: list[Share]) -> None:
     """Tell the objective what its losses need to know about the whole step; most need nothing."""
-    if run.surveys is None:
+    if not run.objective.surveys_steps:
         return
     state = run.state
     with torch.no_grad():
         found = [
-            run.surveys.survey(state.model, on_device(batch, state.accelerator)) * is_own
+            run.objective.survey(state.model, on_device(batch, state.accelerator)) * is_own
             for batch, is_own in micro_batches
         ]
-    run.surveys.use_survey(state.ranks.sum_tensors(torch.stack(found).sum(dim=0)))
+    run.objective.use_survey(state.ranks.sum_tensors(torch.stack(found).sum(dim=0)))
 
 
 def evaluate_and_save(run: TrainingRun, due: Due) -> Outcome:

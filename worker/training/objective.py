@@ -1,5 +1,6 @@
 """The interface between the training loop and a task."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 import torch
+
+from worker.failures import invalid_option
 
 Batch = dict[str, torch.Tensor]
 Features = Sequence[Mapping[str, Any]]
@@ -105,111 +108,88 @@ class Evaluation:
     is never the same twice."""
 
 
-@runtime_checkable
-class GivesLogits(Protocol):
-    """An objective whose loss is a cross entropy with one label each, which can be smoothed."""
-
-    def logits_and_labels(
-        self, model: torch.nn.Module, batch: Batch
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(…, classes) logits and (…) labels; -100 where there is no label."""
+LossSum = Callable[[torch.nn.Module, Batch], torch.Tensor]
 
 
-@runtime_checkable
-class SmoothsLabels(Protocol):
-    """An objective that smooths its labels itself."""
+class Objective(ABC):
+    """A task bound to one job's data: its batches, loss and evaluation.
 
-    def smoothed_loss_sum(
-        self, model: torch.nn.Module, batch: Batch, factor: float
-    ) -> torch.Tensor:
-        """As `loss_sum`, by the formula of transformers' LabelSmoother."""
-
-
-@runtime_checkable
-class ChunksLogits(Protocol):
-    """An objective that can compute its loss in chunks, without the logits of a whole batch."""
-
-    linear: torch.nn.Linear | None
-    """The head; None if the logits of the whole batch are needed."""
-    rows: int | None
-    """Tokens of a chunk; None to fit a CPU's cache."""
-
-
-@runtime_checkable
-class LogsValues(Protocol):
-    """An objective whose training logs more than its loss: means since the last log."""
-
-    logged: tuple[str, ...]
-    """The names of the further values."""
-
-    def loss_and_values(
-        self, model: torch.nn.Module, batch: Batch
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """`loss_sum`, and (2, values) float64 without gradient: the sum of each value, and of how
-        many items it is the sum."""
-
-
-@runtime_checkable
-class DerivesValues(Protocol):
-    """An objective that also logs values which follow from the means of its others."""
-
-    def derived(self, means: Mapping[str, float]) -> dict[str, float]:
-        """`means`: of the values that `LogsValues` names; those without an item are missing."""
-
-
-@runtime_checkable
-class SurveysSteps(Protocol):
-    """An objective whose losses depend on all examples of an optimizer step."""
-
-    def survey(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-        """(n,) float64 sums over a batch; called without gradients."""
-
-    def use_survey(self, sums: torch.Tensor) -> None:
-        """Called before the step's losses are computed, with the sums over all its batches and
-        processes."""
-
-
-@runtime_checkable
-class UsesReference(Protocol):
-    """An objective that compares the model with the one that the training starts from."""
-
-    @property
-    def reference_splits(self) -> tuple[str, ...]:
-        """The splits that are compared; none if the job needs no reference."""
-
-    def reference_values(self, split: str, forward: Forward) -> npt.NDArray[np.float32]:
-        """(features, …) what the reference says. Called before the model is trained, with its
-        adapter if it has one."""
-
-    def use_reference(self, split: str, values: npt.NDArray[np.float32]) -> None:
-        """Called with these values before anything else is computed."""
-
-
-@runtime_checkable
-class CutsBatches(Protocol):
-    """An objective whose batches have tensors that are not indexed by example."""
-
-    def first_rows(self, batch: Batch, rows: int) -> Batch:
-        """The batch of the first `rows` examples, padded like the whole batch."""
-
-
-class Objective(Protocol):
-    """A task bound to one job's data: its batches, loss and evaluation."""
+    What a task does not need, it leaves as it is here.
+    """
 
     train_features: Features
+    logged: tuple[str, ...] = ()
+    """The names of further values that the training logs besides the loss: means since the last
+    log."""
+    surveys_steps = False
+    """Whether the losses depend on all examples of an optimizer step."""
+    linear: torch.nn.Linear | None = None
+    """The head, if the loss can be computed in chunks, without the logits of a whole batch."""
+    rows: int | None = None
+    """Tokens of a chunk; None to fit a CPU's cache."""
 
+    @abstractmethod
     def collate(self, features: list[Mapping[str, Any]]) -> Batch:
         """Pad to the longest feature of the batch; tensors of shape (batch, length) or (batch,)."""
 
+    @abstractmethod
     def item_count(self, batch: Batch) -> int:
         """Items that the loss is divided by: examples, or tokens with a label."""
 
+    @abstractmethod
     def loss_sum(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
         """Sum (not mean) of the items' losses; the loop divides by the items of the whole
         accumulated batch, so that gradient accumulation equals the large batch exactly."""
 
+    @abstractmethod
     def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
         """Metrics of `split` ("validation") or predictions ("test"); files go under `folder`.
 
         None when the job has no such split.
         """
+
+    def smoothed(self, factor: float) -> LossSum:  # noqa: ARG002
+        """`loss_sum` with smoothed labels, by the formula of transformers' LabelSmoother.
+        StageError(invalid_option) if the loss is not a cross entropy over classes."""
+        option = "training.label_smoothing_factor"
+        why = "needs a task whose loss is a cross entropy with one label each"
+        raise invalid_option(option, why)
+
+    def loss_and_values(
+        self, model: torch.nn.Module, batch: Batch
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`loss_sum`, and (2, values) float64 without gradient: the sum of each value of `logged`,
+        and of how many items it is the sum. Called in place of `loss_sum` if there are such."""
+        raise NotImplementedError
+
+    def derived(self, means: Mapping[str, float]) -> dict[str, float]:  # noqa: ARG002
+        """Values to log that follow from the `means` of `logged`; a value without an item is
+        missing there."""
+        return {}
+
+    def survey(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        """(n,) float64 sums over a batch; called without gradients if `surveys_steps`."""
+        raise NotImplementedError
+
+    def use_survey(self, sums: torch.Tensor) -> None:
+        """Called before the step's losses are computed, with the sums over all its batches and
+        processes."""
+        raise NotImplementedError
+
+    @property
+    def reference_splits(self) -> tuple[str, ...]:
+        """The splits in which the model is compared with the one that the training starts from."""
+        return ()
+
+    def reference_values(self, split: str, forward: Forward) -> npt.NDArray[np.float32]:
+        """(features, …) what the reference says. Called before the model is trained, with its
+        adapter if it has one."""
+        raise NotImplementedError
+
+    def use_reference(self, split: str, values: npt.NDArray[np.float32]) -> None:
+        """Called with these values before anything else is computed."""
+        raise NotImplementedError
+
+    def first_rows(self, batch: Batch, rows: int) -> Batch:
+        """The batch of the first `rows` examples, padded like the whole batch."""
+        return {name: value[:rows] for name, value in batch.items()}

@@ -12,16 +12,8 @@ from worker.training.batches.rank_shares import RankShares
 from worker.training.checkpointing import state as checkpoint
 from worker.training.checkpointing.async_saver import Saver
 from worker.training.checkpointing.state import State
-from worker.training.label_smoothing import LossSum
 from worker.training.memory import CurrentBatch, out_of_memory_explained
-from worker.training.objective import (
-    Batch,
-    DerivesValues,
-    Evaluation,
-    LogsValues,
-    Objective,
-    SurveysSteps,
-)
+from worker.training.objective import Batch, Evaluation, LossSum, Objective
 from worker.training.plan import Plan
 from worker.training.progress import BestMetric
 from worker.training.reporting import Reporter
@@ -52,8 +44,6 @@ class TrainingRun:
 
     def __post_init__(self) -> None:
         self._initial_plan = self.state.plan
-        self.surveys = self.objective if isinstance(self.objective, SurveysSteps) else None
-        self._logs_values = self.objective if isinstance(self.objective, LogsValues) else None
         self._auxiliary = auxiliary_loss.of_objective(self.objective)
         self.saver = Saver(self.reporter)
         self.stop_agreed = False
@@ -64,8 +54,8 @@ class TrainingRun:
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The sum of the losses of a batch of `items` on the device, and further values."""
         with self._auxiliary.observed() as seen:
-            if self._logs_values is not None:
-                total, values = self._logs_values.loss_and_values(model, batch)
+            if self.objective.logged:
+                total, values = self.objective.loss_and_values(model, batch)
             else:
                 total, values = self.loss_sum(model, batch), None
         return self._auxiliary.added(total, values, seen, items)
@@ -73,9 +63,7 @@ class TrainingRun:
     def further_values(self) -> dict[str, float]:
         """What the objective logs in addition to its loss: means since the last log."""
         means = self.state.values.means()
-        if isinstance(self.objective, DerivesValues):
-            means |= self.objective.derived(means)
-        return means
+        return means | self.objective.derived(means)
 
     @property
     def plan(self) -> Plan:

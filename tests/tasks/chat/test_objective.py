@@ -97,7 +97,7 @@ def test_loss_and_gradients_are_those_of_each_alone(
     rows = conversations()
     objective, model = made(name, free=free)
     batch = objective.collate([packed(rows[:3]), packed(rows[3:])])
-    loss = objective.smoothed_loss_sum(model, batch, smoothing)
+    loss = objective.smoothed(smoothing)(model, batch)
     found = gradients(model, loss)
     alone = naive(model, rows, smoothing)
     expected = gradients(model, alone)

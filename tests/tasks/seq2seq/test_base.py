@@ -232,7 +232,7 @@ class TestLoss:
         batch = objective.collate([{"input_ids": [5, 6, 1], "labels": [7, 1]}, *_uneven()])
         lengths: list[int] = []
         model.lm_head.register_forward_hook(lambda _m, _i, out: lengths.append(out.shape[1]))
-        loss = objective.smoothed_loss_sum(model, batch, factor)
+        loss = objective.smoothed(factor)(model, batch)
         evaluated = objective._token_losses(model, batch)
         assert lengths == [1, 1]
         logits, labels = objective.logits_and_labels(model, batch)

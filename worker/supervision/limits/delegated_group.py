@@ -55,7 +55,7 @@ def settle(system: System = _SYSTEM) -> Path:
     try:
         base = _above(own, system)
     except NoGroupsError:
-        _require_delegated(own, system, allowed=_family())
+        _require_delegated(own, system, allowed=frozenset(_and_descendants(psutil.Process())))
         _move_down(own)
         return own
     _enable(base)
@@ -142,10 +142,6 @@ def _enable(base: Path) -> None:
         (base / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in CONTROLLERS))
     except OSError as error:
         raise NoGroupsError(f"the kernel refuses limits below {base}: {error.strerror}") from None
-
-
-def _family() -> frozenset[int]:
-    return frozenset(_and_descendants(psutil.Process()))
 
 
 def _and_descendants(process: psutil.Process) -> Iterator[int]:

@@ -12,12 +12,14 @@ from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
 from service.contract.splits import TEST, TRAIN
-from worker.tasks.base import PrepareContext, PreparedSplit, longest, parameters_of
+from worker.tasks import describe
+from worker.tasks.base import PrepareContext, PreparedSplit, Task, longest, parameters_of
 from worker.tasks.chat import answers, lengths, templates, tokenizing
 from worker.tasks.chat.objective import ChatObjective
 from worker.tasks.chat.prompts import Prompts
 from worker.tasks.common import sequence_features
 from worker.tasks.common.list_columns import ListColumns
+from worker.tasks.describe import Describer
 from worker.training import build
 from worker.training.kernels import chunked_cross_entropy
 from worker.training.objective import Objective
@@ -31,17 +33,21 @@ _NAMED: Final = 10
 COLUMNS: Final = ("input_ids", "trained")
 
 
-class Chat:
+class Chat(Task):
     name = "chat"
     length_option = "max_length"
     needs_pad_token = False
-
-    def needs_offsets(self, parameters: ChatSpec) -> str | None:  # noqa: ARG002
-        return None
+    tokenizes_rows = True
 
     def max_length(self, parameters: ChatSpec, limit: int | None) -> int:
         """Of any row; if the option is left out, features may be shorter."""
         return longest(parameters.max_length, limit, limit or answers.DEFAULT_LIMIT)
+
+    def target(self, describer: Describer, feature: Mapping[str, Any]) -> str:
+        return describe.trained_text(describer, feature)
+
+    def trained(self, feature: Mapping[str, Any]) -> list[bool]:
+        return describe.following(feature)
 
     def auto_model(self) -> Any:
         from transformers import AutoModelForCausalLM

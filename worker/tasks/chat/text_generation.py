@@ -15,7 +15,7 @@ from worker.tasks.common import predictions, sequence_features
 from worker.tasks.common.generation import Generator
 from worker.tasks.common.list_columns import ListColumns
 from worker.tasks.common.predictions import PredictsOnly
-from worker.training.objective import Evaluation, Features, Forward, Objective
+from worker.training.objective import Batch, Evaluation, Features, Forward, Objective
 
 _FORMAT_VERSION: Final = 1  # of the features; a new version prepares data again
 
@@ -98,8 +98,10 @@ class ChatGenerationObjective(PredictsOnly):
     def __init__(self, splits: Mapping[str, PreparedSplit], generator: Generator) -> None:
         self._splits = splits
         self._generator = generator
-        self.collate = generator.collate
         self.train_features: Features = train_features(splits)
+
+    def collate(self, features: list[Mapping[str, Any]]) -> Batch:
+        return self._generator.collate(features)
 
     def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
         if split not in self._splits:

@@ -20,6 +20,7 @@ from worker.failures import invalid_option
 from worker.tasks.base import (
     PrepareContext,
     PreparedSplit,
+    Task,
     longest,
     parameters_of,
     train_examples,
@@ -31,22 +32,32 @@ from worker.tasks.classification.metrics import Floats
 from worker.tasks.classification.text_rows import MULTI, REGRESSION, SINGLE, Scheme
 from worker.tasks.common import feature_file, predictions
 from worker.tasks.common.padding import Padding
-from worker.training.objective import Batch, Evaluation, Features, Forward
+from worker.tasks.describe import Describer
+from worker.training import label_smoothing
+from worker.training.objective import Batch, Evaluation, Features, Forward, LossSum, Objective
 
 _FORMAT_VERSION: Final = 3  # of the features; a new version prepares data again
 _DEFAULT_LENGTH: Final = 128
 
 
-class TextClassification:
+class TextClassification(Task):
     name = "text-classification"
     length_option = "max_seq_length"
-    needs_pad_token = True
-
-    def needs_offsets(self, parameters: TextClassificationSpec) -> str | None:  # noqa: ARG002
-        return None
 
     def max_length(self, parameters: TextClassificationSpec, limit: int | None) -> int:
         return longest(parameters.max_seq_length, limit, _DEFAULT_LENGTH)
+
+    def target(self, describer: Describer, feature: Mapping[str, Any]) -> str:
+        parameters = parameters_of(describer.spec, TextClassificationSpec)
+        scheme = Scheme.of(parameters, describer.train_examples)
+        target = feature["labels"]
+        if scheme.problem == REGRESSION:
+            return f"number: {target:g}"
+        names = scheme.classes.names
+        if scheme.problem == SINGLE:
+            return f"label: {names[target]}"
+        chosen = [name for name, given in zip(names, target, strict=True) if given]
+        return f"labels: {', '.join(chosen) or 'none'}"
 
     def auto_model(self) -> Any:
         from transformers import AutoModelForSequenceClassification
@@ -156,7 +167,7 @@ def _cut_notice(split: str, count: int, length: int) -> Notice:
     )
 
 
-class TextClassificationObjective:
+class TextClassificationObjective(Objective):
     def __init__(
         self, scheme: Scheme, padding: Padding, splits: Mapping[str, PreparedSplit]
     ) -> None:
@@ -176,6 +187,9 @@ class TextClassificationObjective:
     def loss_sum(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
         inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
         return self._losses(model(**inputs).logits, batch["labels"]).sum()
+
+    def smoothed(self, factor: float) -> LossSum:
+        return label_smoothing.of_logits(self.logits_and_labels, factor)
 
     def logits_and_labels(
         self, model: torch.nn.Module, batch: Batch

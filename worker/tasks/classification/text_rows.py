@@ -229,7 +229,9 @@ class Scheme:
 
     def _target_of_test(self, row: Row) -> Any:
         fits = row["form"] != "none" and self._fits(row)
-        return self._target(row) if fits else self._placeholder()
+        if fits:
+            return self._target(row)
+        return [0] * len(self.classes.names) if self.problem == MULTI else 0
 
     def _target(self, row: Row) -> Any:
         self.require(row)
@@ -242,9 +244,6 @@ class Scheme:
         for class_id in ids:
             hot[class_id] = 1
         return hot
-
-    def _placeholder(self) -> Any:
-        return [0] * len(self.classes.names) if self.problem == MULTI else 0
 
 
 def problem_of_model(given: ProblemType | None, config: Any) -> ProblemType:

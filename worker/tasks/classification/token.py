@@ -16,9 +16,11 @@ from service.contract.spec import JobSpec
 from service.contract.splits import TEST, is_validation
 from worker.data.inferences import Inferences
 from worker.data.table import Row
+from worker.tasks import describe
 from worker.tasks.base import (
     PrepareContext,
     PreparedSplit,
+    Task,
     longest,
     parameters_of,
     train_examples,
@@ -30,22 +32,29 @@ from worker.tasks.common import feature_file, predictions
 from worker.tasks.common.padding import Padding
 from worker.tasks.common.token_loss import TokenLabels
 from worker.tasks.common.token_scores import IGNORED, losses
+from worker.tasks.describe import Describer
 from worker.training.objective import Evaluation, Forward
 
 _FORMAT_VERSION: Final = 3  # of the features; a new version prepares data again
 _DEFAULT_LENGTH: Final = 512
 
 
-class TokenClassification:
+class TokenClassification(Task):
     name = "token-classification"
     length_option = "max_seq_length"
-    needs_pad_token = True
 
     def needs_offsets(self, parameters: TokenClassificationSpec) -> str | None:  # noqa: ARG002
         return "which word each token belongs to, and tags belong to words"
 
     def max_length(self, parameters: TokenClassificationSpec, limit: int | None) -> int:
         return longest(parameters.max_seq_length, limit, _DEFAULT_LENGTH)
+
+    def target(self, describer: Describer, feature: Mapping[str, Any]) -> list[str | None]:
+        names = _classes(describer.spec, describer.train_examples).names
+        return [None if label == IGNORED else names[label] for label in feature["labels"]]
+
+    def trained(self, feature: Mapping[str, Any]) -> list[bool]:
+        return describe.labelled(feature)
 
     def auto_model(self) -> Any:
         from transformers import AutoModelForTokenClassification
@@ -237,7 +246,11 @@ class TokenClassificationObjective(TokenLabels):
         found = _Collected(data.features, self._padding)
         for indices, output in forward(data.features, self._padding.inputs):
             found.add(indices, output.logits)
-        guesses = [self._tags(classes) for classes in found.classes]
+        # None for a word beyond the longest feature.
+        guesses = [
+            [self._names[number] if number >= 0 else None for number in classes]
+            for classes in found.classes
+        ]
         metrics = {}
         labelled = is_validation(split) or self._has_labels(data.examples)
         if labelled:
@@ -264,10 +277,6 @@ class TokenClassificationObjective(TokenLabels):
         """Whether every row of a test split has tags, all known to the model, and any word one."""
         rows = examples["tags"]
         return all(tags and _known(tags, self._ids) for tags in rows) and any(map(any, rows))
-
-    def _tags(self, classes: Sequence[int]) -> list[str | None]:
-        """The tag of each word; None for a word beyond the longest feature."""
-        return [self._names[number] if number >= 0 else None for number in classes]
 
     def _metrics(
         self, golds: Sequence[list[str | None]], guesses: Sequence[list[str | None]]

@@ -32,14 +32,11 @@ class Generator:
         texts = [""] * len(prompts)
         found = forward(prompts, self.collate, self._continue, generates=True)
         for indices, tokens in found:
-            rows = [self._to_end(row) for row in tokens.tolist()]
+            rows = [row[: first_end(row, self._config)] for row in tokens.tolist()]
             written = self._tokenizer.batch_decode(rows, skip_special_tokens=True)
             for index, text in zip(indices, written, strict=True):
                 texts[index] = text
         return texts
-
-    def _to_end(self, tokens: list[int]) -> list[int]:
-        return tokens[: first_end(tokens, self._config)]
 
     def _continue(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
         """(batch, new) tokens generated after the prompts."""

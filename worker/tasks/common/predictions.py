@@ -8,13 +8,13 @@ from typing import Any, Final
 import torch
 
 from service.contract.splits import prefix
-from worker.training.objective import Batch
+from worker.training.objective import Batch, Objective
 
 SAMPLES: Final = 3
 _SHOWN: Final = 300  # characters of a text in a sample
 
 
-class PredictsOnly:
+class PredictsOnly(Objective):
     """An objective without a loss, which cannot be trained."""
 
     def item_count(self, batch: Batch) -> int:

@@ -8,10 +8,11 @@ import torch
 from worker.tasks.base import PreparedSplit
 from worker.tasks.common.padding import Padding
 from worker.tasks.common.token_scores import IGNORED, losses
-from worker.training.objective import Batch, Features
+from worker.training import label_smoothing
+from worker.training.objective import Batch, Features, LossSum, Objective
 
 
-class TokenLabels:
+class TokenLabels(Objective):
     """Features have one label per token in `labels`, IGNORED for tokens without one."""
 
     def __init__(
@@ -22,7 +23,8 @@ class TokenLabels:
         self.train_features = train_features
 
     def collate(self, features: list[Mapping[str, Any]]) -> Batch:
-        return {**self._padding.inputs(features), "labels": self._labels(features)}
+        labels = self._padding.pad_rows([each["labels"] for each in features], IGNORED)
+        return {**self._padding.inputs(features), "labels": labels}
 
     def item_count(self, batch: Batch) -> int:
         return int((batch["labels"] != IGNORED).sum())
@@ -30,11 +32,11 @@ class TokenLabels:
     def loss_sum(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
         return losses(*self.logits_and_labels(model, batch)).sum()
 
+    def smoothed(self, factor: float) -> LossSum:
+        return label_smoothing.of_logits(self.logits_and_labels, factor)
+
     def logits_and_labels(
         self, model: torch.nn.Module, batch: Batch
     ) -> tuple[torch.Tensor, torch.Tensor]:
         inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
         return model(**inputs).logits, batch["labels"]
-
-    def _labels(self, features: list[Mapping[str, Any]]) -> torch.Tensor:
-        return self._padding.pad_rows([each["labels"] for each in features], IGNORED)

@@ -11,14 +11,17 @@ from service.contract.failures import FailureCode, StageError
 from service.contract.parameters import CausalLMSpec
 from service.contract.spec import JobSpec
 from service.contract.splits import is_validation
+from worker.tasks import describe
 from worker.tasks.base import (
     PrepareContext,
     PreparedSplit,
+    Task,
     longest,
     parameters_of,
 )
 from worker.tasks.common import predictions, sequence_batches
 from worker.tasks.common.token_scores import IGNORED, key_of_each
+from worker.tasks.describe import Describer
 from worker.tasks.language_modeling import features as lm_features
 from worker.tasks.language_modeling import row_features
 from worker.tasks.language_modeling import samples as lm_samples
@@ -31,16 +34,19 @@ _PROBE_LENGTH: Final = 4
 _PROBE_TOLERANCE: Final = 0.05
 
 
-class CausalLM:
+class CausalLM(Task):
     name = "causal-lm"
     length_option = "block_size"
     needs_pad_token = False
 
-    def needs_offsets(self, parameters: CausalLMSpec) -> str | None:  # noqa: ARG002
-        return None
-
     def max_length(self, parameters: CausalLMSpec, limit: int | None) -> int:
         return longest(parameters.block_size, limit, lm_features.DEFAULT_LENGTH)
+
+    def target(self, describer: Describer, feature: Mapping[str, Any]) -> str:  # noqa: ARG002
+        return "each token, predicted from the tokens before it"
+
+    def trained(self, feature: Mapping[str, Any]) -> list[bool]:
+        return describe.following(feature)
 
     def auto_model(self) -> Any:
         from transformers import AutoModelForCausalLM

@@ -13,6 +13,7 @@ from service.contract.splits import is_validation
 from worker.tasks.base import (
     PrepareContext,
     PreparedSplit,
+    Task,
     longest,
     parameters_of,
     train_features,
@@ -27,6 +28,7 @@ from worker.tasks.common.token_scores import (
     key_of_each,
     token_results,
 )
+from worker.tasks.describe import Describer
 from worker.tasks.language_modeling import features as lm_features
 from worker.tasks.language_modeling import samples
 from worker.tasks.language_modeling.masking import EpochMasks, MaskedFeatures, Masking
@@ -35,10 +37,9 @@ from worker.training.kernels import selective_head
 from worker.training.objective import Batch, Evaluation, Forward, Objective
 
 
-class MaskedLM:
+class MaskedLM(Task):
     name = "masked-lm"
     length_option = "max_seq_length"
-    needs_pad_token = True
 
     def needs_offsets(self, parameters: MaskedLMSpec) -> str | None:
         if not parameters.whole_word_mask:
@@ -47,6 +48,15 @@ class MaskedLM:
 
     def max_length(self, parameters: MaskedLMSpec, limit: int | None) -> int:
         return longest(parameters.max_seq_length, limit, lm_features.DEFAULT_LENGTH)
+
+    def target(self, describer: Describer, feature: Mapping[str, Any]) -> str:  # noqa: ARG002
+        share = parameters_of(describer.spec, MaskedLMSpec).mlm_probability
+        return f"{share:.0%} of the tokens, chosen anew in each batch"
+
+    def trained_count(self, describer: Describer, feature: Mapping[str, Any]) -> float:
+        special = set(describer.tokenizer.all_special_ids)
+        share = parameters_of(describer.spec, MaskedLMSpec).mlm_probability
+        return share * sum(token not in special for token in feature["input_ids"])
 
     def auto_model(self) -> Any:
         from transformers import AutoModelForMaskedLM

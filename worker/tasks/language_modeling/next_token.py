@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -13,12 +14,12 @@ from worker.tasks.common.token_scores import IGNORED, Scores, TokenResults, toke
 from worker.training import auxiliary_loss, label_smoothing
 from worker.training.kernels import chunked_cross_entropy, selective_head
 from worker.training.kernels.chunked_cross_entropy import HeadInput
-from worker.training.objective import Batch, Features, Forward
+from worker.training.objective import Batch, Features, Forward, LossSum, Objective
 
 _INPUTS: Final = ("input_ids", "attention_mask", "position_ids")
 
 
-class NextTokenObjective:
+class NextTokenObjective(Objective):
     """Batches have `labels`, the tokens themselves, not shifted. With `places`, as
     `sequence_batches` makes them, the head is computed only where the next token is a label."""
 
@@ -33,14 +34,10 @@ class NextTokenObjective:
         self._bare_model = model
         self.auxiliary = auxiliary_loss.find(model, linear)
         self.linear = None if self.auxiliary.needs_logits else linear
-        self.rows: int | None = None
         self._splits = splits
         caches = "use_cache" in inspect.signature(model.forward).parameters
         self._no_cache = {"use_cache": False} if caches else {}
         self.train_features: Features = train_features(splits)
-
-    def collate(self, features: list[Mapping[str, Any]]) -> Batch:
-        raise NotImplementedError
 
     def first_rows(self, batch: Batch, rows: int) -> Batch:
         return sequence_batches.first_examples(batch, rows)
@@ -49,11 +46,12 @@ class NextTokenObjective:
         return int((batch["labels"][:, 1:] != IGNORED).sum())
 
     def loss_sum(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-        return self.smoothed_loss_sum(model, batch, 0.0)
+        return self._smoothed(model, batch, 0.0)
 
-    def smoothed_loss_sum(
-        self, model: torch.nn.Module, batch: Batch, factor: float
-    ) -> torch.Tensor:
+    def smoothed(self, factor: float) -> LossSum:
+        return partial(self._smoothed, factor=factor)
+
+    def _smoothed(self, model: torch.nn.Module, batch: Batch, factor: float) -> torch.Tensor:
         """Without the logits of the whole batch if possible."""
         linear = self._head()
         if linear is None:

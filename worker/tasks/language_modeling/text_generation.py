@@ -18,7 +18,7 @@ from worker.tasks.common import feature_file, predictions
 from worker.tasks.common.generation import Generator, fill_token
 from worker.tasks.common.predictions import PredictsOnly
 from worker.tasks.language_modeling.causal_lm import CausalLM
-from worker.training.objective import Evaluation, Features, Forward, Objective
+from worker.training.objective import Batch, Evaluation, Features, Forward, Objective
 
 _FORMAT_VERSION: Final = 1  # of the features; a new version prepares data again
 _DEFAULT_LENGTH: Final = 1024
@@ -140,8 +140,10 @@ class TextGenerationObjective(PredictsOnly):
     ) -> None:
         self._generator = Generator(tokenizer, config)
         self._splits = splits
-        self.collate = self._generator.collate
         self.train_features: Features = train_features(splits)
+
+    def collate(self, features: list[Mapping[str, Any]]) -> Batch:
+        return self._generator.collate(features)
 
     def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
         if split not in self._splits:

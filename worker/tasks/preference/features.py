@@ -6,6 +6,7 @@ the difference of theirs, or None.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,13 +15,17 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 
 from service.contract.splits import TRAIN
+from worker.tasks import describe
 from worker.tasks.base import PrepareContext
 from worker.tasks.chat import lengths, templates
 from worker.tasks.common import feature_file
+from worker.tasks.describe import Describer
 from worker.tasks.preference.tokenizing import joined_notice
 
 FORMAT_VERSION: Final = 1  # of the features; a new version prepares data again
 MARGIN: Final = "margin"
+DESIRABLE: Final = "desirable"
+"""Whether a single answer is a good one."""
 
 
 def example_schema(cleaned: Mapping[str, Any]) -> Any:
@@ -29,6 +34,18 @@ def example_schema(cleaned: Mapping[str, Any]) -> Any:
 
     tokens = {"input_ids": List(List(Value("int32"))), "start": Value("int32")}
     return Features({**cleaned, **tokens})
+
+
+def answers_in_words(describer: Describer, feature: Mapping[str, Any]) -> str:
+    """The answers that are compared; of KTO's features the one that is learned from."""
+    ends = list(accumulate(feature["lengths"]))
+    texts = []
+    for begin, end in pairwise([0, *ends]):
+        part = {name: feature[name][begin:end] for name in ("input_ids", "trained")}
+        texts.append(describe.trained_text(describer, part).removeprefix("text: "))
+    if DESIRABLE in feature:
+        return f"{'good' if feature[DESIRABLE] else 'bad'} answer: {texts[0]}"
+    return f"chosen: {texts[0]}; rejected: {texts[1]}"
 
 
 def schema() -> dict[str, Any]:
@@ -78,14 +95,12 @@ def joined(features: Sequence[Sequence[Part]]) -> dict[str, Any]:
     """The columns of features, each of some sequences."""
     return {
         "input_ids": [np.concatenate([ids for ids, _ in parts]) for parts in features],
-        "trained": [np.concatenate([_trained(part) for part in parts]) for parts in features],
+        "trained": [
+            np.concatenate([np.arange(len(ids)) >= start for ids, start in parts])
+            for parts in features
+        ],
         "lengths": [[len(ids) for ids, _ in parts] for parts in features],
     }
-
-
-def _trained(part: Part) -> Any:
-    ids, start = part
-    return np.arange(len(ids)) >= start
 
 
 class Cut:

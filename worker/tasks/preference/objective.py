@@ -14,7 +14,7 @@ from worker.tasks.base import PreparedSplit
 from worker.tasks.common import sequence_batches
 from worker.tasks.preference.batches import WithReference
 from worker.tasks.preference.log_probs import AnswerLogProbs
-from worker.training.objective import SEQUENCES, Batch, Features, Forward
+from worker.training.objective import SEQUENCES, Batch, Features, Forward, Objective
 
 Floats = npt.NDArray[np.float32]
 FILL: Final = 0
@@ -22,7 +22,7 @@ FILL: Final = 0
 REFERENCE: Final = "reference"
 
 
-class PreferenceObjective:
+class PreferenceObjective(Objective):
     """Features have two sequences each."""
 
     def __init__(

@@ -18,33 +18,36 @@ from worker.failures import invalid_option
 from worker.tasks.base import (
     PrepareContext,
     PreparedSplit,
+    Task,
     longest,
     parameters_of,
     train_features,
 )
 from worker.tasks.chat import answers, templates
 from worker.tasks.common import predictions, sequence_batches
+from worker.tasks.describe import Describer
 from worker.tasks.preference import features, rows, samples
 from worker.tasks.preference.dropout import disable_dropout
 from worker.tasks.preference.features import MARGIN
 from worker.tasks.preference.task import DEFAULT_LENGTH
 from worker.tasks.preference.tokenizing import RowTokenizer
-from worker.training.objective import SEQUENCES, Batch, Evaluation, Features, Forward
+from worker.training.objective import SEQUENCES, Batch, Evaluation, Features, Forward, Objective
 
 _INPUTS: Final = ("input_ids", "attention_mask")
 _FORMAT_VERSION: Final = 2  # of the features; a new version prepares data again
 
 
-class Reward:
+class Reward(Task):
     name = "reward"
     length_option = "max_length"
     needs_pad_token = False
-
-    def needs_offsets(self, parameters: RewardSpec) -> str | None:  # noqa: ARG002
-        return None
+    tokenizes_rows = True
 
     def max_length(self, parameters: RewardSpec, limit: int | None) -> int:
         return longest(parameters.max_length, limit, limit or DEFAULT_LENGTH)
+
+    def target(self, describer: Describer, feature: Mapping[str, Any]) -> str:
+        return features.answers_in_words(describer, feature)
 
     def auto_model(self) -> Any:
         from transformers import AutoModelForSequenceClassification
@@ -109,7 +112,7 @@ def padding(tokenizer: Any) -> int:
     return int(found)
 
 
-class RewardObjective:
+class RewardObjective(Objective):
     """Features of pairs have two sequences, the chosen one first; those to score may have one."""
 
     logged = ("accuracy", "margin", "mean_reward")

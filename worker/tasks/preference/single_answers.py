@@ -12,6 +12,7 @@ from service.contract.preference import PreferenceSpec
 from worker.tasks.base import PrepareContext, PreparedSplit
 from worker.tasks.common import feature_file, predictions, sequence_batches
 from worker.tasks.preference import features, losses, samples
+from worker.tasks.preference.features import DESIRABLE
 from worker.tasks.preference.log_probs import token_counts
 from worker.tasks.preference.losses import Answers
 from worker.tasks.preference.objective import FILL, REFERENCE, PreferenceObjective
@@ -20,7 +21,6 @@ from worker.training.objective import Batch, Evaluation, Forward
 
 _OTHER: Final = "other_"
 """Prefix of a batch's tensors for the other answers."""
-_GOOD: Final = "desirable"
 _REWARD_OF_GOOD: Final = "rewards/chosen"
 _REWARD_OF_BAD: Final = "rewards/rejected"
 _MARGIN: Final = "rewards/margins"
@@ -49,9 +49,9 @@ def write(split: str, examples: Any, context: PrepareContext, target: Path) -> i
             ]
             made += zip(cut.row(answers, start), others, strict=True)
             before = _without_prompt(answers, start)
-        return {**features.joined(made), _GOOD: list(chain(*rows["labels"]))}
+        return {**features.joined(made), DESIRABLE: list(chain(*rows["labels"]))}
 
-    schema = {**features.schema(), _GOOD: Value("bool")}
+    schema = {**features.schema(), DESIRABLE: Value("bool")}
     count = feature_file.write(examples, columns, schema, context, target)
     cut.report()
     return count
@@ -69,6 +69,7 @@ class SingleAnswerObjective(PreferenceObjective):
     """
 
     logged = _KTO_VALUES
+    surveys_steps = True
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class SingleAnswerObjective(PreferenceObjective):
             **sequence_batches.collate(own, FILL),
             **{f"{_OTHER}{name}": value for name, value in others.items()},
             REFERENCE: torch.from_numpy(known),
-            _GOOD: torch.tensor([feature[_GOOD] for feature in features]),
+            DESIRABLE: torch.tensor([feature[DESIRABLE] for feature in features]),
         }
 
     def first_rows(self, batch: Batch, rows: int) -> Batch:
@@ -124,9 +125,9 @@ class SingleAnswerObjective(PreferenceObjective):
         known = batch[REFERENCE][:, 0]
         answers = Answers(self._log_probs.sums(model, batch), known, token_counts(batch))
         divergence = self._divergence.to(known.device)
-        loss = losses.kto(answers, batch[_GOOD], divergence, self.parameters).sum()
+        loss = losses.kto(answers, batch[DESIRABLE], divergence, self.parameters).sum()
         with torch.no_grad():
-            return loss, self._sums(answers, batch[_GOOD], divergence)
+            return loss, self._sums(answers, batch[DESIRABLE], divergence)
 
     def _sums(
         self, answers: Answers, desirable: torch.Tensor, divergence: torch.Tensor
@@ -188,7 +189,7 @@ class SingleAnswerObjective(PreferenceObjective):
     def _compared(
         self, model: torch.nn.Module, batch: Batch
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        return self.sums(model, batch), batch[REFERENCE], batch[_GOOD]
+        return self.sums(model, batch), batch[REFERENCE], batch[DESIRABLE]
 
 
 def _mean_divergence(sums: torch.Tensor) -> torch.Tensor:

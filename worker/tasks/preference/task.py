@@ -6,8 +6,10 @@ from typing import Any, Final
 
 from service.contract.preference import PreferenceSpec
 from service.contract.spec import JobSpec
-from worker.tasks.base import PrepareContext, PreparedSplit, longest, parameters_of
+from worker.tasks import describe
+from worker.tasks.base import PrepareContext, PreparedSplit, Task, longest, parameters_of
 from worker.tasks.chat import answers, templates
+from worker.tasks.describe import Describer
 from worker.tasks.preference import features, losses, rows, single_answers
 from worker.tasks.preference.dropout import disable_dropout
 from worker.tasks.preference.pairs import PairObjective
@@ -22,16 +24,25 @@ DEFAULT_LENGTH: Final = 8192
 """The limit of a model that states none."""
 
 
-class Preference:
+class Preference(Task):
     name = "preference"
     length_option = "max_length"
     needs_pad_token = False
-
-    def needs_offsets(self, parameters: PreferenceSpec) -> str | None:  # noqa: ARG002
-        return None
+    tokenizes_rows = True
 
     def max_length(self, parameters: PreferenceSpec, limit: int | None) -> int:
         return longest(parameters.max_length, limit, limit or DEFAULT_LENGTH)
+
+    def target(self, describer: Describer, feature: Mapping[str, Any]) -> str:
+        return features.answers_in_words(describer, feature)
+
+    def trained(self, feature: Mapping[str, Any]) -> list[bool]:
+        """KTO's second sequence estimates a divergence: it is not learned from."""
+        flags = describe.following(feature)
+        if features.DESIRABLE in feature:
+            own = feature["lengths"][0]
+            flags[own:] = [False] * (len(flags) - own)
+        return flags
 
     def auto_model(self) -> Any:
         from transformers import AutoModelForCausalLM

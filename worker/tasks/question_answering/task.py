@@ -13,9 +13,10 @@ from service.contract.events import Notice
 from service.contract.parameters import QuestionAnsweringSpec
 from service.contract.spec import JobSpec
 from service.contract.splits import TRAIN, is_validation, prefix
-from worker.tasks.base import PrepareContext, PreparedSplit, parameters_of, train_features
+from worker.tasks.base import PrepareContext, PreparedSplit, Task, parameters_of, train_features
 from worker.tasks.common import feature_file
 from worker.tasks.common.padding import pad, takes_token_types
+from worker.tasks.describe import Describer
 from worker.tasks.question_answering import metrics as qa_metrics
 from worker.tasks.question_answering.features import Windows
 from worker.tasks.question_answering.null_threshold import Threshold
@@ -38,10 +39,9 @@ _SAMPLES: Final = 3
 _LABELS: Final = ("start_positions", "end_positions")
 
 
-class QuestionAnswering:
+class QuestionAnswering(Task):
     name = "question-answering"
     length_option = "max_seq_length"
-    needs_pad_token = True
     offsets_in_training = False
     token_types = False
     """Whether to request token types that the tokenizer does not return by default."""
@@ -51,6 +51,14 @@ class QuestionAnswering:
 
     def max_length(self, parameters: QuestionAnsweringSpec, limit: int | None) -> int:  # noqa: ARG002
         return parameters.max_seq_length
+
+    def target(self, describer: Describer, feature: Mapping[str, Any]) -> str:
+        first, last = feature["start_positions"], feature["end_positions"]
+        ids = feature["input_ids"]
+        if first == last and ids[first] in describer.tokenizer.all_special_ids:
+            return "no answer in this window"
+        answer = describer.text(ids[first : last + 1]).strip()
+        return f"answer: {answer} (tokens {first} to {last})"
 
     def auto_model(self) -> Any:
         from transformers import AutoModelForQuestionAnswering
@@ -125,7 +133,7 @@ def _shortened_notice(split: str, count: int) -> Notice:
     )
 
 
-class QuestionAnsweringObjective:
+class QuestionAnsweringObjective(Objective):
     def __init__(
         self,
         parameters: QuestionAnsweringSpec,
@@ -175,7 +183,8 @@ class QuestionAnsweringObjective:
         metrics = {}
         if is_validation(split) or self._has_answers(golds):
             # The best thresholds are found on the answers before any is removed.
-            best = _best(self._metrics(golds, answers)) if chosen is not answers else {}
+            found = self._metrics(golds, answers) if chosen is not answers else {}
+            best = {name: value for name, value in found.items() if name.startswith("best_")}
             metrics = self._metrics(golds, chosen) | best | {"loss": loss}
         return Evaluation(
             metrics=metrics,
@@ -257,10 +266,6 @@ class QuestionAnsweringObjective:
             with path.open("w", encoding="utf-8") as file:
                 json.dump(content, file, indent=2, ensure_ascii=False)
         return files
-
-
-def _best(metrics: Mapping[str, float]) -> dict[str, float]:
-    return {name: value for name, value in metrics.items() if name.startswith("best_")}
 
 
 def _without_padding(logits: torch.Tensor, is_padding: torch.Tensor) -> torch.Tensor:

@@ -4,6 +4,7 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -19,12 +20,14 @@ from service.contract.spec import JobSpec
 from service.contract.splits import TRAIN, VALIDATION
 from worker.data.report import Measures
 from worker.failures import invalid_option
-from worker.tasks.base import PrepareContext, PreparedSplit, parameters_of, train_features
+from worker.tasks import describe
+from worker.tasks.base import PrepareContext, PreparedSplit, Task, parameters_of, train_features
 from worker.tasks.common import feature_file, generation, predictions, token_scores
+from worker.tasks.describe import Describer
 from worker.tasks.seq2seq.rows import requires_targets
 from worker.training import auxiliary_loss, build, label_smoothing
 from worker.training.kernels import chunked_cross_entropy
-from worker.training.objective import Batch, Evaluation, Features, Forward
+from worker.training.objective import Batch, Evaluation, Features, Forward, LossSum, Objective
 
 IGNORED: Final = token_scores.IGNORED
 _FORMAT_VERSION: Final = 2  # of the features; a new version prepares data again
@@ -43,18 +46,19 @@ class Languages:
     targets_option: str
 
 
-class Seq2Seq:
-    """The parts of `worker.tasks.base.Task` that do not depend on the columns."""
+class Seq2Seq(Task):
+    """What does not depend on the columns."""
 
-    name: str
     length_option = "max_source_length"
-    needs_pad_token = True
-
-    def needs_offsets(self, parameters: Seq2SeqSpec) -> str | None:  # noqa: ARG002
-        return None
 
     def max_length(self, parameters: Seq2SeqSpec, limit: int | None) -> int:  # noqa: ARG002
         return parameters.max_source_length
+
+    def target(self, describer: Describer, feature: Mapping[str, Any]) -> str:
+        return describe.text_to_write(describer, feature)
+
+    def trained_count(self, describer: Describer, feature: Mapping[str, Any]) -> float:  # noqa: ARG002
+        return sum(describe.labelled(feature))
 
     def auto_model(self) -> Any:
         from transformers import AutoModelForSeq2SeqLM
@@ -257,7 +261,7 @@ class _Output(NamedTuple):
     tokens: torch.Tensor | None
 
 
-class Seq2SeqObjective:
+class Seq2SeqObjective(Objective):
     def __init__(
         self,
         spec: JobSpec,
@@ -281,7 +285,6 @@ class Seq2SeqObjective:
         self.auxiliary = auxiliary_loss.find(model, self.linear)
         if self.auxiliary.needs_logits:
             self.linear = None
-        self.rows: int | None = None
         self._label_pad = tokenizer.pad_token_id
         if self._parameters.ignore_pad_token_for_loss:
             self._label_pad = IGNORED
@@ -301,11 +304,12 @@ class Seq2SeqObjective:
         return int((batch["labels"] != IGNORED).sum())
 
     def loss_sum(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-        return self.smoothed_loss_sum(model, batch, 0.0)
+        return self._smoothed(model, batch, 0.0)
 
-    def smoothed_loss_sum(
-        self, model: torch.nn.Module, batch: Batch, factor: float
-    ) -> torch.Tensor:
+    def smoothed(self, factor: float) -> LossSum:
+        return partial(self._smoothed, factor=factor)
+
+    def _smoothed(self, model: torch.nn.Module, batch: Batch, factor: float) -> torch.Tensor:
         """Without the logits of the whole batch if possible."""
         linear = chunked_cross_entropy.current_head(self._bare_model, self.linear)
         if linear is None:
@@ -338,7 +342,8 @@ class Seq2SeqObjective:
         references = self._texts(data.features["labels"])
         if with_labels:
             metrics |= self._metrics(texts, references)
-            metrics["gen_len"] = float(np.mean([self._length(row) for row in written]))
+            pad = self._tokenizer.pad_token_id
+            metrics["gen_len"] = float(np.mean([sum(t != pad for t in row) for row in written]))
         rows: list[dict[str, Any]] = [{"prediction": text} for text in texts]
         if with_labels:
             rows = [
@@ -412,9 +417,6 @@ class Seq2SeqObjective:
         """Up to the token that ends the text. The first token is where the decoder starts, which
         in some models is the end token."""
         return tokens[: generation.first_end(tokens, self._generation, start=1) + 1]
-
-    def _length(self, tokens: Sequence[int]) -> int:
-        return sum(token != self._tokenizer.pad_token_id for token in tokens)
 
 
 def generation_config(base: GenerationConfig, parameters: Seq2SeqSpec) -> GenerationConfig:

@@ -13,7 +13,7 @@ from service.contract.training import TrainingSpec
 from worker.training.batches.dataloader import Loader
 from worker.training.batches.samplers import lengths
 from worker.training.distributed.ranks import Ranks
-from worker.training.objective import Batch, CutsBatches, Objective
+from worker.training.objective import Batch, Objective
 
 
 class Share(NamedTuple):
@@ -32,7 +32,7 @@ class RankShares:
     def __init__(self, objective: Objective, spec: TrainingSpec, ranks: Ranks) -> None:
         features = objective.train_features
         self._loader = Loader(features, objective.collate, spec)
-        self._cut = objective.first_rows if isinstance(objective, CutsBatches) else _first_rows
+        self._cut = objective.first_rows
         self._ranks = ranks
         self._lengths = lengths(features) if ranks.world_size > 1 else np.zeros(0, dtype=np.int64)
 
@@ -52,7 +52,3 @@ class RankShares:
     def _longest(self, batch: list[int]) -> int:
         place: Any = self._lengths[batch].argmax()
         return batch[int(place)]
-
-
-def _first_rows(batch: Batch, rows: int) -> Batch:
-    return {name: value[:rows] for name, value in batch.items()}
