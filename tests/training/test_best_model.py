@@ -260,33 +260,6 @@ class TestResumed:
             "which has no readable checkpoint"
         )
 
-    def test_a_checkpoint_of_the_release_that_missed_it(self, make_job: Callable[..., Job]) -> None:
-        """Its best evaluation was not saved: those that follow are judged by what was."""
-        job = make_job(**self.OPTIONS)
-        checkpoint = self.interrupted(job, 8)
-        for folder in checkpoint.parent.iterdir():
-            if folder != checkpoint:
-                shutil.rmtree(folder)
-        state = json.loads((checkpoint / "progress.json").read_text())
-        progress = state["progress"]
-        assert progress["best_step"] not in (None, 8)
-        for name in ("metric", "best_checkpoint_metric"):
-            del progress[name]
-        progress["best_checkpoint"] = None
-        old = checkpoint.with_name("old") / "8"
-        with atomic_dir.writing(old) as partial:
-            for path in checkpoint.iterdir():
-                if path.name != atomic_dir.MANIFEST:
-                    shutil.copy(path, partial)
-            (partial / "progress.json").write_text(json.dumps(state))
-        shutil.rmtree(checkpoint)
-        result, recorder = supervised(job, 2, old)
-        found = losses(recorder)
-        assert min(found) == 9
-        assert_best(job, result, found)
-        assert result.best_step != progress["best_step"]
-        assert recorder.checkpoint_steps()[0] == 9
-
 
 def reporting(monkeypatch: pytest.MonkeyPatch, values: Callable[[float], dict[str, float]]) -> None:
     """Evaluations report `values` of their loss, too."""
