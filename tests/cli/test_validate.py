@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import httpx
+import pytest
 from sqlalchemy import select
 
 from service.contract.failures import Failure, FailureCode
@@ -35,6 +36,23 @@ class TestValidate:
         assert "Invalid spec: 2 errors" in outcome.err
         assert outcome.err.count("training.learning_rte") == 1
         assert "gone.jsonl does not exist" in outcome.err
+
+    def test_without_a_service_the_spec_is_checked_here(
+        self, cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setenv("FINETUNE_URL", "http://127.0.0.1:9")
+        valid = cli("validate", str(write_spec(tmp_path)))
+        assert (valid.status, valid.out.splitlines()[0]) == (
+            0,
+            f"{tmp_path / 'spec.json'} is valid",
+        )
+        assert "not whether the files, jobs and secrets" in " ".join(valid.err.split())
+        spec = write_spec(tmp_path, training={"learning_rte": 1})
+        faulty = cli("validate", str(spec), "--set", "dataset.train=./gone.jsonl")
+        assert (faulty.status, faulty.out) == (2, "")
+        assert "did you mean `learning_rate`?" in faulty.err
+        assert "gone.jsonl does not exist" in faulty.err
+        assert cli("validate", str(spec), "--data").status == 3
 
     def test_changes_are_those_of_submit(self, cli: Cli, api: str, tmp_path: Path) -> None:
         spec = str(write_spec(tmp_path, training={"learning_rte": 1}))
