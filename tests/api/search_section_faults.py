@@ -86,8 +86,12 @@ CASES: Cases = {
     "options that exclude each other": (
         {"pruner": {"name": "asha", "rungs": [30, 10], "min_resource": 3}},
         [
-            ("pruner", "conflict", "`rungs` begin with the first rung: leave `min_resource` out"),
-            ("pruner", "conflict", "`rungs` must rise, each value once"),
+            (
+                "pruner.rungs",
+                "conflict",
+                "`rungs` begin with the first rung: leave `min_resource` out",
+            ),
+            ("pruner.rungs", "conflict", "`rungs` must rise, each value once"),
         ],
     ),
     "rungs behind the end": (
@@ -216,7 +220,7 @@ CASES: Cases = {
                 "invalid_value",
                 "must be `no` or `steps` or `epoch`; did you mean `steps`?",
             ),
-            ("max_parallel", "invalid_value", "must be at least 1"),
+            ("max_parallel", "invalid_value", "must be at least 1 and at most 1000"),
             ("max_trial", "unknown_field", "unknown field; did you mean `max_trials`?"),
         ],
     ),
