@@ -110,12 +110,7 @@ def list_searches(
             session, visitor.scope, wanted, after=after, limit=limit
         )
     data = [SearchSummary.of(row, settings) for row in rows]
-    return SearchList(
-        data=data,
-        first_id=data[0].id if data else None,
-        last_id=data[-1].id if data else None,
-        has_more=has_more,
-    )
+    return SearchList.of(data, has_more=has_more)
 
 
 @router.get("/{search_id}", summary="One search", responses=problems(401, 404, 422, 503))
