@@ -34,13 +34,10 @@ def conflict(sentence: str, place: Place) -> Fault:
 
 def named_fields(message: str, place: Place) -> list[Path]:
     """The fields that a rule of the section names, by the names that the client used."""
-    paths = [tuple(name.split(".")) for name in _quoted(message)]
+    # Of `name: value`, the name.
+    quoted = (part.partition(":")[0] for part in message.split("`")[1::2])
+    paths = [tuple(name.split(".")) for name in quoted]
     return [as_given(place.value, path) for path in paths if _is_field(path[0], place)]
-
-
-def _quoted(message: str) -> list[str]:
-    """The names between backticks, without the value of `name: value`."""
-    return [part.partition(":")[0] for part in message.split("`")[1::2]]
 
 
 def _is_field(name: str, place: Place) -> bool:
