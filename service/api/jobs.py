@@ -41,7 +41,7 @@ Metadata = Annotated[
     response_model=SubmittedJob,
     summary="Submit a job",
     openapi_extra=SPEC_BODY,
-    responses={**submission.CREATED, **problems(400, 401, 409, 413, 415, 422, 503)},
+    responses={**submission.created("job"), **problems(400, 401, 409, 413, 415, 422, 503)},
 )
 def create_job(
     visitor: JobsWrite,
