@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.bucket import Bucket
-from service.api.errors import render
+from service.api.errors import refuse
 from service.api.visitor import Visitor
 from service.errors import RateQuotaError
 from service.store import audit
@@ -100,9 +100,7 @@ class Accounting:
             return
         wait = self._wait(scope)
         if wait > 0:
-            error = RateQuotaError(wait)
-            response = render(scope["path"], scope["state"]["request_id"], error)
-            await response(scope, receive, send)
+            await refuse(RateQuotaError(wait), scope, receive, send)
         else:
             await self.app(scope, receive, send)
 

@@ -108,7 +108,7 @@ def retry_job(
     summary="Clone a job",
     openapi_extra=PATCH_BODY,
     responses={
-        **submission.CREATED,
+        **submission.created("job"),
         **problems(400, 401, 404, 409, 413, 415, 422, 503),
     },
 )

@@ -10,6 +10,7 @@ from service.api.download import DOWNLOAD_RESPONSES, send_file
 from service.api.openapi import problems
 from service.api.schemas.history import ArtifactPage
 from service.api.schemas.jobs import Artifact
+from service.api.schemas.rows import from_row
 from service.api.visitor import JobsRead
 from service.contract import patterns
 from service.errors import ArtifactGoneError
@@ -20,13 +21,8 @@ router = APIRouter(prefix="/v1/jobs/{job_id}/artifacts", tags=["jobs"])
 
 
 def artifact_of(row: ArtifactRow) -> Artifact:
-    return Artifact(
-        name=row.name,
-        bytes=row.bytes,
-        sha256=row.sha256,
-        created_at=row.created_at,
-        url=f"/v1/jobs/{row.job_id}/artifacts/{quote(row.name)}",
-    )
+    url = f"/v1/jobs/{row.job_id}/artifacts/{quote(row.name)}"
+    return from_row(Artifact, row, url=url)
 
 
 def require_files(job: JobRow) -> None:

@@ -40,9 +40,4 @@ def list_audit(
     with database.read() as session:
         rows, has_more = audit.page(session, visitor.scope, wanted, after=after, limit=limit)
     data = [AuditEntry.of(row) for row in rows]
-    return AuditList(
-        data=data,
-        first_id=data[0].id if data else None,
-        last_id=data[-1].id if data else None,
-        has_more=has_more,
-    )
+    return AuditList.of(data, has_more=has_more)

@@ -12,8 +12,9 @@ from service.api.dependencies import DatabaseDep, DispatcherDep, JobId, Settings
 from service.api.download import DOWNLOAD_RESPONSES, send_file
 from service.api.job_page import read_page
 from service.api.openapi import problems
-from service.api.schemas.history import Checkpoint, CheckpointDetail, CheckpointFile
+from service.api.schemas.history import CheckpointDetail, CheckpointFile
 from service.api.schemas.jobs import Job
+from service.api.schemas.rows import from_row
 from service.api.visitor import JobsRead, JobsWrite
 from service.errors import ArtifactNotFoundError, CheckpointGoneError
 from service.jobs import commands
@@ -38,8 +39,9 @@ def get_checkpoint(
         metrics = queries.evaluation(session, visitor.scope, job_id, step)
     base = f"/v1/jobs/{job_id}/checkpoints/{step}"
     files = _listed(row, settings)
-    return CheckpointDetail(
-        **Checkpoint.of(row).model_dump(),
+    return from_row(
+        CheckpointDetail,
+        row,
         last=step == newest,
         metrics=metrics,
         files=[

@@ -12,6 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from service import escaping
 from service.api.faults import constraints
@@ -191,6 +192,12 @@ def render(
         headers={**_headers_for(error), **(headers or {})},
         media_type=media_type,
     )
+
+
+async def refuse(error: DomainError, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer with the error from within a middleware."""
+    response = render(scope["path"], scope["state"]["request_id"], error)
+    await response(scope, receive, send)
 
 
 def _headers_for(error: DomainError) -> dict[str, str]:

@@ -209,7 +209,7 @@ def list_files(
             purpose=purpose,
             id_prefix=id_prefix,
         )
-    return FileList.of(rows, has_more=has_more)
+    return FileList.of([FileObject.of(row) for row in rows], has_more=has_more)
 
 
 @router.get("/{file_id}", summary="One file", responses=problems(401, 404, 422, 503))

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 from sqlalchemy import Connection
-from sqlalchemy.orm import Session
 from starlette.responses import Response
 
 from service.api import waiting
@@ -28,6 +27,8 @@ def read_page(database: Database, scope: Scope, job_id: str, settings: Settings)
             return _page_of_new(session.connection(), job, place, settings)
         rows, _ = queries.artifacts(session, scope, job_id, after=None, limit=ARTIFACTS_ON_PAGE)
         attempts = queries.attempts(session, scope, job_id)
+        # A job without a model has no derived jobs.
+        has_model = Stage.TRAIN in job.results or JobState(job.state) in ENDED
         return Job.build(
             job,
             queue_position=place and place.position,
@@ -35,14 +36,8 @@ def read_page(database: Database, scope: Scope, job_id: str, settings: Settings)
             artifacts=[artifact_of(row) for row in rows],
             settings=settings,
             waiting=waiting.of_page(session.connection(), job, place, attempts, settings),
-            derived=_derived(session, job),
+            derived=lineage.derived(session, Scope(job.project_id), job.id) if has_model else (),
         )
-
-
-def _derived(session: Session, job: JobRow) -> list[str]:
-    """A job without a model has no derived jobs."""
-    has_model = Stage.TRAIN in job.results or JobState(job.state) in ENDED
-    return lineage.derived(session, Scope(job.project_id), job.id) if has_model else []
 
 
 def answer(

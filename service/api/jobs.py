@@ -41,7 +41,7 @@ Metadata = Annotated[
     response_model=SubmittedJob,
     summary="Submit a job",
     openapi_extra=SPEC_BODY,
-    responses={**submission.CREATED, **problems(400, 401, 409, 413, 415, 422, 503)},
+    responses={**submission.created("job"), **problems(400, 401, 409, 413, 415, 422, 503)},
 )
 def create_job(
     visitor: JobsWrite,
@@ -128,12 +128,7 @@ def list_jobs(
         reasons = waiting.of_list(session, visitor.scope, rows, settings)
         best = job_list.best_metrics(session, visitor.scope, [row.id for row in rows])
     data = [JobSummary.of(row, settings, reasons.get(row.id), best.get(row.id)) for row in rows]
-    return JobList(
-        data=data,
-        first_id=data[0].id if data else None,
-        last_id=data[-1].id if data else None,
-        has_more=has_more,
-    )
+    return JobList.of(data, has_more=has_more)
 
 
 def _labels(pairs: list[str]) -> list[tuple[str, str]]:

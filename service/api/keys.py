@@ -49,7 +49,7 @@ def create_key(
         _require_no_more(visitor, grant)
         made, key = keys.create(session, new.name, grant)
         audit.about(f"{project}/{made.id}")
-        return ApiKeyMade.with_key(made, key)
+        return ApiKeyMade.of(made, key=key)
 
 
 @router.delete("/{key_id}", summary="Revoke a key", responses=problems(401, 404, 422, 503))
@@ -83,7 +83,8 @@ def rotate_key(
         if not keys.active(session, row.id, Scope(row.project_id)):
             raise _not_found(key_id)
         _require_no_more(visitor, keys.grant_of(row))
-        return ApiKeyMade.with_key(*keys.rotate(session, row, rotation.grace_seconds))
+        made, key = keys.rotate(session, row, rotation.grace_seconds)
+        return ApiKeyMade.of(made, key=key)
 
 
 def _key(session: Session, visitor: Visitor, project: str, key_id: str) -> ApiKeyRow:

@@ -11,7 +11,7 @@ from service.api.errors import (
     OverloadedError,
     TooManyStreamsError,
     TooManyUploadsError,
-    render,
+    refuse,
 )
 
 _EXEMPT = "/health/"
@@ -53,9 +53,7 @@ class ConcurrencyLimit:
         if scope["type"] != "http" or scope["path"].startswith(_EXEMPT):
             await self.app(scope, receive, send)
         elif self._current >= self.most:
-            error = OverloadedError("Try again in a moment.")
-            response = render(scope["path"], scope["state"]["request_id"], error)
-            await response(scope, receive, send)
+            await refuse(OverloadedError("Try again in a moment."), scope, receive, send)
         else:
             await self._counted(scope, receive, send)
 

@@ -18,7 +18,7 @@ from service.api.errors import (
     DatabaseUnavailableError,
     InternalError,
     UnauthorizedError,
-    render,
+    refuse,
 )
 from service.api.key_use import KeyUse
 from service.api.login import LOGIN_PATH, SCRIPT_PATH
@@ -26,7 +26,7 @@ from service.api.metrics import Metrics
 from service.api.mlflow_proxy import PREFIX
 from service.api.single_flight import SingleFlight
 from service.api.visitor import PROJECT_HEADER, Visitor
-from service.errors import DomainError, ProjectNotFoundError
+from service.errors import ProjectNotFoundError
 from service.settings import Auth
 from service.store.database import Database, is_outage
 
@@ -36,11 +36,6 @@ _OPEN: Final = frozenset({"/", "/redoc", PAGE_PATH, LOGIN_PATH, SCRIPT_PATH, PRE
 _OPEN_PREFIXES: Final = ("/health/", ASSETS_PATH, f"{PREFIX}/")
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _log = structlog.stdlib.get_logger("service.api.access")
-
-
-async def _refuse(error: DomainError, scope: Scope, receive: Receive, send: Send) -> None:
-    response = render(scope["path"], scope["state"]["request_id"], error)
-    await response(scope, receive, send)
 
 
 class RequestContext:
@@ -81,12 +76,8 @@ class RequestContext:
             _log.exception("request.failed", method=scope["method"], path=scope["path"])
             if status:  # too late for another response: the connection breaks
                 raise
-            await _refuse(
-                InternalError("Report it together with the request id."),
-                scope,
-                receive,
-                send_with_id,
-            )
+            problem = InternalError("Report it together with the request id.")
+            await refuse(problem, scope, receive, send_with_id)
         finally:
             seconds = time.perf_counter() - started
             template = getattr(scope.get("route"), "path", "unmatched")
@@ -119,7 +110,7 @@ class BodyLimit:
         error = BodyTooLargeError(f"A body may have at most {self.limit} bytes.")
         announced = Headers(scope=scope).get("content-length", "0")
         if announced.isdigit() and int(announced) > self.limit:
-            await _refuse(error, scope, receive, send)
+            await refuse(error, scope, receive, send)
             return
         seen = 0
 
@@ -164,10 +155,10 @@ class Authentication:
                 raise
             _log.error("database.unreachable", exc_info=error)
             problem = DatabaseUnavailableError("Try again in a moment.")
-            await _refuse(problem, scope, receive, send)
+            await refuse(problem, scope, receive, send)
             return
         except (UnauthorizedError, ProjectNotFoundError) as error:
-            await _refuse(error, scope, receive, send)
+            await refuse(error, scope, receive, send)
             return
         scope["state"]["visitor"] = visitor
         self._key_use.note(visitor.key_id)

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.errors import CrossSiteError, UnknownHostError, render
+from service.api.errors import CrossSiteError, UnknownHostError, refuse
 from service.errors import DomainError
 from service.settings import Settings
 
@@ -50,8 +50,7 @@ class OtherSites:
             return
         error = self._fault(scope)
         if error is not None:
-            response = render(scope["path"], scope["state"]["request_id"], error)
-            await response(scope, receive, send)
+            await refuse(error, scope, receive, send)
             return
 
         async def send_with_headers(message: Message) -> None:

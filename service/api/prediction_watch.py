@@ -4,10 +4,10 @@ nobody waits for them any more."""
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import Annotated, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from anyio import CancelScope, sleep, to_thread
-from fastapi import Depends, Request
+from fastapi import Request
 from sqlalchemy.orm import Session
 
 from service.api.dependencies import Services
@@ -78,14 +78,6 @@ class Asked(NamedTuple):
     database: Database
     scope: Scope
     ids: list[str]
-
-
-async def _waiters(request: Request) -> Waiters:
-    waiters: Waiters = request.app.state.prediction_waiters
-    return waiters
-
-
-WaitersDep = Annotated[Waiters, Depends(_waiters)]
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from service.api.dependencies import JobId, ParsedBody, Services, ServicesDep, p
 from service.api.errors import InvalidRequestError
 from service.api.faults.names import nearest
 from service.api.openapi import PREDICT_BODY, problems
-from service.api.prediction_watch import Asked, WaitersDep
+from service.api.prediction_watch import Asked
 from service.api.request_faults import faults_of
 from service.api.schemas.predictions import Prediction, PredictRequest
 from service.api.schemas.problems import Fault
@@ -54,7 +54,6 @@ async def predict_rows(
     body: ParsedBody,
     request: Request,
     services: ServicesDep,
-    waiters: WaitersDep,
     wait: Annotated[
         float,
         Query(ge=0, le=brief_requests.LONGEST_WAIT, description="Seconds to wait for the answers."),
@@ -65,6 +64,7 @@ async def predict_rows(
     hour."""
     rows = _valid(body)
     asked = await to_thread.run_sync(_begin, services, visitor.scope, job_id, rows)
+    waiters = request.app.state.prediction_waiters
     return await _ANSWERS.wait(services, asked.scope, asked.ids[0], request, waiters, wait)
 
 

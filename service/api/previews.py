@@ -9,8 +9,6 @@ from sqlalchemy.orm import Session
 from service.api import brief_requests, submission
 from service.api.brief_requests import BriefAnswers
 from service.api.dependencies import ParsedBody, Services, ServicesDep, path_id
-from service.api.errors import InvalidSpecError
-from service.api.limits import Waiters
 from service.api.openapi import SPEC_BODY, problems
 from service.api.schemas.previews import Preview
 from service.api.visitor import JobsRead, JobsWrite
@@ -22,7 +20,6 @@ from service.contract.previews import (
     PreviewOptions,
 )
 from service.contract.routing import CPU_QUEUE, PREVIEW_QUEUE
-from service.contract.spec import JobSpec
 from service.errors import PreviewNotFoundError
 from service.settings import Settings
 from service.store import previews
@@ -37,11 +34,6 @@ PreviewId = Annotated[
     str,
     Depends(path_id("preview", r"preview-[0-9a-f]{1,32}", PreviewNotFoundError)),
 ]
-
-
-async def _waiters(request: Request) -> Waiters:
-    waiters: Waiters = request.app.state.preview_waiters
-    return waiters
 
 
 @router.post(
@@ -59,7 +51,6 @@ async def preview_job(
     body: ParsedBody,
     request: Request,
     services: ServicesDep,
-    waiters: Annotated[Waiters, Depends(_waiters)],
     rows: Annotated[
         int, Query(ge=1, le=MOST_ROWS, description="Read so many rows of each split.")
     ] = DEFAULT_ROWS,
@@ -76,7 +67,7 @@ async def preview_job(
     unfinished previews, and its last twenty are kept, for an hour."""
     options = PreviewOptions(rows=rows, shown=shown)
     preview_id = await to_thread.run_sync(_begin, services, visitor.project, body, options)
-    scope = Scope(visitor.project)
+    scope, waiters = Scope(visitor.project), request.app.state.preview_waiters
     return await _ANSWERS.wait(services, scope, preview_id, request, waiters, wait)
 
 
@@ -93,20 +84,13 @@ def get_preview(visitor: JobsRead, preview_id: PreviewId, services: ServicesDep)
 
 def _begin(services: Services, project: str, body: Any, options: PreviewOptions) -> str:
     """Raises InvalidSpecError, TooManyPreviewsError, ProjectArchivedError."""
-    spec = _valid(services, project, body)
+    spec = submission.valid_spec(body, services, project)
     with services.database.write(audited=False) as session:
         preview_id = previews.insert(session, project, spec, options)
         fleet = Fleet.read(session.connection(), services.settings.alive_seconds)
         (message,) = previews.messages(session, [preview_id], fleet)
     services.dispatcher.enqueue_soon(message)
     return preview_id
-
-
-def _valid(services: Services, project: str, body: Any) -> JobSpec:
-    findings = submission.examine(body, services, Scope(project))
-    if findings.faults or findings.spec is None:
-        raise InvalidSpecError(findings.faults)
-    return findings.spec
 
 
 def _why_waiting(session: Session, settings: Settings) -> str | None:

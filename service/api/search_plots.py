@@ -27,11 +27,6 @@ _FIGURE: Final[dict[int | str, dict[str, Any]]] = {
 _HEADERS: Final = {"Cache-Control": "private, no-cache", "Vary": "Accept, Authorization"}
 
 
-async def _plots(request: Request) -> Plots:
-    plots: Plots = request.app.state.plots
-    return plots
-
-
 async def _plot_name(
     name: Annotated[
         str,
@@ -56,7 +51,7 @@ async def get_search_plot(
     visitor: JobsRead,
     search_id: SearchId,
     name: Annotated[PlotName, Depends(_plot_name)],
-    plots: Annotated[Plots, Depends(_plots)],
+    request: Request,
     format: Annotated[
         Literal["json", "html"] | None,
         Query(description="Default: `html` where `Accept` names `text/html`, else `json`."),
@@ -75,6 +70,7 @@ async def get_search_plot(
     """JSON is a figure of [plotly](https://plotly.com/javascript/); HTML is a page that needs no
     other file, also when it is saved. 409 while too few trials have results, and for a figure of
     another kind of search."""
+    plots: Plots = request.app.state.plots
     figure = await plots.get(Asked(visitor.scope, search_id, name, metric))
     if format == "html" or (format is None and "text/html" in accept):
         page = plot_page.of(figure, f"{name} of {search_id}")

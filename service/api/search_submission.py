@@ -8,6 +8,7 @@ from starlette.responses import Response
 from service.api import submission, warnings
 from service.api.dependencies import Services
 from service.api.errors import InvalidSpecError
+from service.api.schemas.jobs import SpecWarning
 from service.api.schemas.searches import Search, SubmittedSearch
 from service.api.search_checks.examine import Findings, examine_search
 from service.api.submission import digest_of
@@ -31,8 +32,11 @@ def examine(
 def submit(services: Services, project_id: str, body: Any, key: str | None) -> Response:
     """Create a search, or find the one that `key` created; answers with its page. Raises
     InvalidSpecError with every fault, and the errors of `commands.submit`."""
-    digest = None if key is None else digest_of(body)
-    search_id, warned = _earlier(services, project_id, key, digest), []
+    search_id, digest, warned = None, None, list[SpecWarning]()
+    if key is not None:
+        digest = digest_of(body)
+        with services.database.read() as session:
+            search_id = searches.of_key(session, project_id, key, digest)
     if search_id is None:
         found = examine(body, services, Scope(project_id))
         if found.spec is None or found.faults:
@@ -51,13 +55,3 @@ def submit(services: Services, project_id: str, body: Any, key: str | None) -> R
     headers = {"Location": f"/v1/searches/{search_id}"}
     content = answer.model_dump_json()
     return Response(content, 201, headers, media_type="application/json")
-
-
-def _earlier(
-    services: Services, project_id: str, key: str | None, digest: str | None
-) -> str | None:
-    """Raises IdempotencyKeyReusedError."""
-    if key is None or digest is None:
-        return None
-    with services.database.read() as session:
-        return searches.of_key(session, project_id, key, digest)

@@ -1,6 +1,6 @@
 """Searches of hyper-parameters: submit, validate, list and read them."""
 
-from typing import Annotated, Any, Final
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 from sqlalchemy.orm import Session
@@ -24,7 +24,7 @@ from service.api.schemas.searches import (
     Trial,
     TrialList,
 )
-from service.api.submission import IdempotencyKey, PendingFiles
+from service.api.submission import IdempotencyKey, PendingFiles, created
 from service.api.visitor import JobsRead, JobsWrite
 from service.contract import patterns
 from service.contract.search.spec import MOST_TRIALS
@@ -36,14 +36,6 @@ from service.store.searches import TrialAndJob
 
 router = APIRouter(prefix="/v1/searches", tags=["searches"])
 
-_CREATED: Final[dict[int | str, dict[str, Any]]] = {
-    201: {
-        "description": "The search: a new one, or the one that was created with this "
-        "Idempotency-Key before.",
-        "headers": {"Location": {"required": True, "schema": {"type": "string"}}},
-    }
-}
-
 
 @router.post(
     "",
@@ -51,7 +43,7 @@ _CREATED: Final[dict[int | str, dict[str, Any]]] = {
     response_model=SubmittedSearch,
     summary="Submit a search",
     openapi_extra=SEARCH_BODY,
-    responses={**_CREATED, **problems(400, 401, 409, 413, 415, 422, 429, 503)},
+    responses={**created("search"), **problems(400, 401, 409, 413, 415, 422, 429, 503)},
 )
 def create_search(
     visitor: JobsWrite,
@@ -110,12 +102,7 @@ def list_searches(
             session, visitor.scope, wanted, after=after, limit=limit
         )
     data = [SearchSummary.of(row, settings) for row in rows]
-    return SearchList(
-        data=data,
-        first_id=data[0].id if data else None,
-        last_id=data[-1].id if data else None,
-        has_more=has_more,
-    )
+    return SearchList.of(data, has_more=has_more)
 
 
 @router.get("/{search_id}", summary="One search", responses=problems(401, 404, 422, 503))

@@ -27,13 +27,18 @@ from service.store.create_calls import Attempt
 from service.store.models import JobRow
 from service.store.scope import Scope
 
-CREATED: dict[int | str, dict[str, Any]] = {
-    201: {
-        "description": "The job: a new one, or the one that was created with this "
-        "Idempotency-Key before.",
-        "headers": {"Location": {"required": True, "schema": {"type": "string"}}},
+
+def created(what: str) -> dict[int | str, dict[str, Any]]:
+    """For the OpenAPI document."""
+    return {
+        201: {
+            "description": f"The {what}: a new one, or the one that was created with this "
+            "Idempotency-Key before.",
+            "headers": {"Location": {"required": True, "schema": {"type": "string"}}},
+        }
     }
-}
+
+
 IdempotencyKey = Annotated[
     str | None,
     Header(

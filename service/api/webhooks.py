@@ -198,7 +198,7 @@ def list_deliveries(
             after=after,
             limit=limit,
         )
-        return DeliveryPage.of(rows, has_more=has_more)
+        return DeliveryPage.of([Delivery.of(row) for row in rows], has_more=has_more)
 
 
 @router.post(
@@ -236,7 +236,7 @@ def list_deliveries_of_job(
         rows, has_more = webhooks.deliveries(
             session, visitor.scope, job_id=job_id, state=state, after=after, limit=limit
         )
-        return DeliveryPage.of(rows, has_more=has_more)
+        return DeliveryPage.of([Delivery.of(row) for row in rows], has_more=has_more)
 
 
 @router.post(

@@ -49,6 +49,10 @@ class TestCollect:
                 ),
             ),
             (
+                spec(webhooks=[{"url": "https://a.example", "secret": "s", "urll": "x"}]),
+                ("webhooks.0.urll", "unknown_field", "unknown field; did you mean `url`?"),
+            ),
+            (
                 spec(peft={"method": "ia3", "use_dora": True}),
                 ("peft.use_dora", "unknown_field", "unknown field of this kind"),
             ),

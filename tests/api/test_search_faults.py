@@ -39,7 +39,7 @@ def accepted(changes: dict[str, Any]) -> SearchSpec:
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_faults(name: str) -> None:
-    changes, expected = FAULTS[name]
+    changes, *expected = FAULTS[name]
     found = examined(changes)
     assert found.spec is None
     assert [(fault.path, fault.code, fault.message) for fault in found.faults] == expected

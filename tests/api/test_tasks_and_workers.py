@@ -51,6 +51,8 @@ class TestTasksAndWorkers:
                         pid=7,
                         queues=["gpu"],
                         devices=[{"type": "cpu", "name": "x"}],
+                        slots=1,
+                        has_hub_token=False,
                         version="1",
                         started_at=now,
                         last_seen_at=now - timedelta(seconds=age),

@@ -7,7 +7,7 @@ from pydantic_core import ErrorDetails
 
 from service.api.faults import constraints, names
 from service.api.faults.walk import Path, Place, as_given, at, choices, dotted, kinds
-from service.api.redaction import cut, shown
+from service.api.redaction import shown
 from service.api.schemas.problems import Fault
 from service.contract import patterns
 from service.contract.spec import JobSpec
@@ -34,13 +34,10 @@ def conflict(sentence: str, place: Place) -> Fault:
 
 def named_fields(message: str, place: Place) -> list[Path]:
     """The fields that a rule of the section names, by the names that the client used."""
-    paths = [tuple(name.split(".")) for name in _quoted(message)]
+    # Of `name: value`, the name.
+    quoted = (part.partition(":")[0] for part in message.split("`")[1::2])
+    paths = [tuple(name.split(".")) for name in quoted]
     return [as_given(place.value, path) for path in paths if _is_field(path[0], place)]
-
-
-def _quoted(message: str) -> list[str]:
-    """The names between backticks, without the value of `name: value`."""
-    return [part.partition(":")[0] for part in message.split("`")[1::2]]
 
 
 def _is_field(name: str, place: Place) -> bool:
@@ -50,24 +47,28 @@ def _is_field(name: str, place: Place) -> bool:
 
 
 def _unknown(error: ErrorDetails, place: Place) -> Fault:
-    name = str(place.path[-1])
-    path = dotted((*place.path[:-1], cut(name)))
-    given = shown(path, error["input"])
+    name, path = str(place.path[-1]), dotted(place.path)
     known = _known_elsewhere(name, place)
     if known is not None:
         code, message, suggestion = known
+        given = shown(path, error["input"])
         return Fault(path=path, code=code, message=message, given=given, suggestion=suggestion)
     assert place.owner is not None
     near = names.nearest_field(name, place.owner, place.spec)
-    hint = f"; did you mean `{near}`?" if near else ""
-    if near == dotted(place.path):  # the name is right, for another kind of a union
-        near, hint = None, " of this kind"
+    if near == path:  # the name is right, for another kind of a union
+        return unknown(error, place, None, " of this kind")
+    return unknown(error, place, near, f"; did you mean `{near}`?" if near else "")
+
+
+def unknown(error: ErrorDetails, place: Place, near: str | None, hint: str) -> Fault:
+    """A name that the section at `place` does not have; `near` is the one that is suggested."""
+    path = dotted(place.path)
     return Fault(
         path=path,
         code="unknown_field",
         message=f"unknown field{hint}",
-        given=given,
-        allowed=sorted(place.owner.model_fields),
+        given=shown(path, error["input"]),
+        allowed=sorted(place.owner.model_fields) if place.owner else None,
         suggestion=near,
     )
 
@@ -134,10 +135,9 @@ def _one_of(allowed: list[str]) -> str:
 
 
 def _key(error: ErrorDetails, place: Place) -> Fault:
-    path = dotted((*place.path[:-1], cut(str(place.path[-1]))))
     allowed = constraints.bounds(error.get("ctx", {}))
     message = f"invalid name: it must be {allowed}" if allowed else _own_words(error)
-    return Fault(path=path, code="invalid_value", message=message, allowed=allowed)
+    return Fault(path=dotted(place.path), code="invalid_value", message=message, allowed=allowed)
 
 
 def _own_words(error: ErrorDetails) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from service.api.redaction import cut
 from service.contract.section import SpecModel
 from service.contract.spec import JobSpec
 from service.contract.training_arguments.aliases import ALIASES
@@ -27,7 +28,8 @@ class Place:
     """The model whose field the last part of the path is (or should be)."""
     field: FieldInfo | None
     models: tuple[type[SpecModel], ...]
-    """What may be at the place itself: one model, several kinds of a union, or none."""
+    """What may be at the place itself, or in a list or mapping there: one model, several kinds of a
+    union, or none."""
     value: Any
     is_key: bool = False
     """The fault is the key of a mapping, not its value."""
@@ -47,26 +49,30 @@ def locate(loc: tuple[str | int, ...], given: Any, root: type[SpecModel] = JobSp
     owner: type[SpecModel] | None = None
     field: FieldInfo | None = None
     models: tuple[type[SpecModel], ...] = (root,)
+    is_field = True  # what the next part names, not one of several sections
     for part in loc:
         if part == _KEY:
             return Place(
                 tuple(path), tuple(field_path), None, None, (), given, is_key=True, spec=spec
             )
-        if len(models) > 1:
+        if not is_field or not models:
+            is_field = True
+            if _holds(given, part):
+                path.append(part)
+                given = given[part]
+        elif len(models) > 1:
             tag = field.discriminator if field else None
             models = tuple(model for model in models if part in kinds(model, str(tag)))
-        elif models:
+        else:
             owner = models[0]
             field = owner.model_fields.get(str(part))
             models = tuple(models_in(field.annotation)) if field else ()
+            is_field = field is None or not _has_several(field.annotation)
             field_path.append(str(part))
             if isinstance(given, dict):  # else a text that is short for the object
                 name = _name_in(given, str(part))
                 path.append(name)
                 given = given.get(name)
-        elif _holds(given, part):
-            path.append(part)
-            given = given[part]
     return Place(tuple(path), tuple(field_path), owner, field, models, given, spec=spec)
 
 
@@ -96,6 +102,12 @@ def models_in(annotation: Any) -> Iterator[type[SpecModel]]:
         yield from models_in(argument)
 
 
+def _has_several(annotation: Any) -> bool:
+    """Whether it is a list or a mapping, perhaps an optional one: of sections, if of any."""
+    inner = get_args(annotation)
+    return get_origin(annotation) in (list, dict) or any(_has_several(each) for each in inner)
+
+
 def kind_of(field: FieldInfo, value: Any) -> type[SpecModel] | None:
     """The model that an object given for a field is of; None for anything else."""
     models = tuple(models_in(field.annotation))
@@ -120,7 +132,7 @@ def choices(field: FieldInfo) -> tuple[str, ...]:
 
 
 def dotted(path: Path) -> str:
-    return ".".join(str(part) for part in path)
+    return ".".join(cut(str(part)) for part in path)
 
 
 def at(given: Any, path: Path) -> Any:

@@ -28,7 +28,7 @@ from service.api.openai.errors import envelope
 from service.api.openai.parameters import TextRequest
 from service.api.openai.schemas.completions import ChatCompletion, Completion
 from service.api.openapi import CHAT_BODY, COMPLETION_BODY, problems
-from service.api.prediction_watch import Asked, WaitersDep
+from service.api.prediction_watch import Asked
 from service.api.visitor import JobsWrite
 from service.contract import model_names, patterns
 from service.contract.predictions import (
@@ -54,8 +54,8 @@ class _Caller:
     waiters: Waiters
 
 
-async def _caller(request: Request, services: ServicesDep, waiters: WaitersDep) -> _Caller:
-    return _Caller(request, services, waiters)
+async def _caller(request: Request, services: ServicesDep) -> _Caller:
+    return _Caller(request, services, request.app.state.prediction_waiters)
 
 
 CallerDep = Annotated[_Caller, Depends(_caller)]

@@ -1,6 +1,5 @@
 """Errors as OpenAI's clients take them apart: `{"error": {message, type, param, code}}`."""
 
-from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -41,18 +40,13 @@ def status_of(status: int) -> int:
 
 def envelope(problem: Problem) -> dict[str, Any]:
     """The problem as OpenAI's clients expect an error. `param` is the first field that is wrong."""
-    faults = problem.errors or []
-    fault: Mapping[str, Any] = _as_mapping(faults[0]) if faults else {}
+    path = problem.errors[0].path if problem.errors else ""
     return {
         "message": problem.message,
         "type": _type(problem.status),
-        "param": str(fault.get("path") or "").removeprefix("body.").removeprefix("query.") or None,
+        "param": path.removeprefix("body.").removeprefix("query.") or None,
         "code": _CODES.get(problem.code, problem.code),
     }
-
-
-def _as_mapping(fault: Any) -> Mapping[str, Any]:
-    return fault if isinstance(fault, Mapping) else fault.model_dump()
 
 
 def _type(status: int) -> str:

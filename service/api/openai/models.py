@@ -123,7 +123,9 @@ def delete_model(
     """
     named = _named(model)
     if named.step is not None:
-        raise InvalidRequestError([_is_checkpoint(model)])
+        message = "a checkpoint is removed together with the job's model: delete that"
+        fault = Fault(path="model", code="unsupported_option", message=message, given=cut(model))
+        raise InvalidRequestError([fault])
     _require_model(database, visitor.scope, named.job_id, model)
     with_reserve(
         settings, lambda: commands.delete_model(database, settings, visitor.scope, named.job_id)
@@ -140,12 +142,3 @@ def _require_model(database: Database, scope: Scope, job_id: str, model: str) ->
             raise ModelNotFoundError(model) from None
     if not has_model(job):
         raise ModelNotFoundError(model)
-
-
-def _is_checkpoint(model: str) -> Fault:
-    return Fault(
-        path="model",
-        code="unsupported_option",
-        message="a checkpoint is removed together with the job's model: delete that",
-        given=cut(model),
-    )

@@ -1,6 +1,6 @@
 """What OpenAI's clients can ask for and this service does not offer, with the reason."""
 
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Path
 
@@ -19,71 +19,56 @@ class NotOfferedError(DomainError):
     status, code, title = 400, "not_offered", "This service does not offer it"
 
 
-def _no_graders() -> NoReturn:
+_GRADERS: Final[dict[str, Any]] = {
+    "summary": "Graders are not offered",
+    "dependencies": [NEEDS_JOBS_READ],
+    "responses": _PROBLEMS,
+}
+
+
+@router.post("/alpha/graders/validate", name="validate_grader", **_GRADERS)
+@router.post("/alpha/graders/run", name="check_with_grader", **_GRADERS)
+def no_graders() -> None:
+    """Always 400: reinforcement fine-tuning is not offered."""
     raise NotOfferedError(
         "Graders belong to reinforcement fine-tuning, which this service does not offer. The "
         "method `dpo` learns from pairs of answers, and `supervised` from good ones."
     )
 
 
-def _no_permissions(checkpoint: str, permission: str | None = None) -> NoReturn:
-    missing = "" if permission is None else f"There is no permission {permission[:100]!r}. "
-    raise NotOfferedError(
-        f"{missing}The checkpoint {checkpoint[:200]!r} belongs to the project of its job, and no "
-        "other project can be given it: download it, or publish it to the Hub."
-    )
-
-
-@router.post(
-    "/alpha/graders/validate",
-    summary="Graders are not offered",
-    dependencies=[NEEDS_JOBS_READ],
-    responses=_PROBLEMS,
-)
-def validate_grader() -> None:
-    """Always 400: reinforcement fine-tuning is not offered."""
-    _no_graders()
-
-
-@router.post(
-    "/alpha/graders/run",
-    summary="Graders are not offered",
-    dependencies=[NEEDS_JOBS_READ],
-    responses=_PROBLEMS,
-)
-def check_with_grader() -> None:
-    """Always 400: reinforcement fine-tuning is not offered."""
-    _no_graders()
+_OF_CHECKPOINTS: Final[dict[str, Any]] = {
+    "summary": "Permissions of checkpoints are not offered",
+    "responses": _PROBLEMS,
+}
 
 
 @router.get(
     _PERMISSIONS,
-    summary="Permissions of checkpoints are not offered",
+    name="list_checkpoint_permissions",
     dependencies=[NEEDS_JOBS_READ],
-    responses=_PROBLEMS,
+    **_OF_CHECKPOINTS,
 )
-def list_checkpoint_permissions(name: _Name) -> None:
-    """Always 400: only the project of its job has a checkpoint."""
-    _no_permissions(name)
-
-
 @router.post(
     _PERMISSIONS,
-    summary="Permissions of checkpoints are not offered",
+    name="create_checkpoint_permission",
     dependencies=[NEEDS_JOBS_WRITE],
-    responses=_PROBLEMS,
+    **_OF_CHECKPOINTS,
 )
-def create_checkpoint_permission(name: _Name) -> None:
+def no_permissions(name: _Name) -> None:
     """Always 400: only the project of its job has a checkpoint."""
-    _no_permissions(name)
+    raise _no_permissions(name)
 
 
 @router.delete(
-    _PERMISSIONS + "/{permission_id}",
-    summary="Permissions of checkpoints are not offered",
-    dependencies=[NEEDS_JOBS_WRITE],
-    responses=_PROBLEMS,
+    _PERMISSIONS + "/{permission_id}", dependencies=[NEEDS_JOBS_WRITE], **_OF_CHECKPOINTS
 )
 def delete_checkpoint_permission(name: _Name, permission_id: _Name) -> None:
     """Always 400: only the project of its job has a checkpoint."""
-    _no_permissions(name, permission_id)
+    raise _no_permissions(name, f"There is no permission {permission_id[:100]!r}. ")
+
+
+def _no_permissions(checkpoint: str, missing: str = "") -> NotOfferedError:
+    return NotOfferedError(
+        f"{missing}The checkpoint {checkpoint[:200]!r} belongs to the project of its job, and no "
+        "other project can be given it: download it, or publish it to the Hub."
+    )

@@ -5,7 +5,7 @@ not have is refused by its name.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Final, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, ValidationError
 
@@ -17,7 +17,6 @@ from service.contract import patterns
 from service.contract.predictions import MOST_BYTES, MOST_CHOICES, MOST_NEW_TOKENS, MOST_STOPS
 
 _SEED: Final = 2**63
-RequestT = TypeVar("RequestT", bound="TextRequest")
 LongText = Annotated[str, StringConstraints(max_length=MOST_BYTES)]
 ShortText = Annotated[str, StringConstraints(max_length=512, pattern=patterns.NO_NUL)]
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=200)]
@@ -90,7 +89,23 @@ class TextRequest(Part):
     @classmethod
     def of(cls, body: Any) -> Self:
         """Raises InvalidRequestError with every fault."""
-        return _checked(cls, body)
+        if not isinstance(body, dict):
+            raise InvalidRequestError(
+                [Fault(path="", code="invalid_type", message="the body must be an object")]
+            )
+        refused = [
+            unsupported(name, body[name], why)
+            for name, why in cls.REFUSED.items()
+            if body.get(name)
+            not in (None, [], {})  # what a client has not set may be sent as empty
+        ]
+        try:
+            request = cls.model_validate({k: v for k, v in body.items() if k not in cls.REFUSED})
+        except ValidationError as error:
+            raise InvalidRequestError([*refused, *faults_of(cls, error)]) from None
+        if faults := [*refused, *request.faults()]:
+            raise InvalidRequestError(faults)
+        return request
 
 
 _PENALTIES: Final = ("presence_penalty", "frequency_penalty")
@@ -103,22 +118,3 @@ def conflict(path: str, message: str) -> Fault:
 
 def unsupported(path: str, value: Any, why: str) -> Fault:
     return Fault(path=path, code="unsupported_option", message=why, given=shown(path, value))
-
-
-def _checked(kind: type[RequestT], body: Any) -> RequestT:
-    if not isinstance(body, dict):
-        raise InvalidRequestError(
-            [Fault(path="", code="invalid_type", message="the body must be an object")]
-        )
-    refused = [
-        unsupported(name, body[name], why)
-        for name, why in kind.REFUSED.items()
-        if body.get(name) not in (None, [], {})  # what a client has not set may be sent as empty
-    ]
-    try:
-        request = kind.model_validate({k: v for k, v in body.items() if k not in kind.REFUSED})
-    except ValidationError as error:
-        raise InvalidRequestError([*refused, *faults_of(kind, error)]) from None
-    if faults := [*refused, *request.faults()]:
-        raise InvalidRequestError(faults)
-    return request

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from service.api.schemas.rows import Page, from_row
 from service.contract.failures import Failure
 from service.store.models import FileRow
 
@@ -36,34 +37,21 @@ class FileObject(BaseModel):
 
     @classmethod
     def of(cls, row: FileRow) -> "FileObject":
-        return cls(
-            id=row.id,
+        return from_row(
+            cls,
+            row,
             project=row.project_id,
-            bytes=row.bytes,
             created_at=int(row.created_at.timestamp()),
-            filename=row.filename,
-            purpose=row.purpose,
             expires_at=None if row.expires_at is None else int(row.expires_at.timestamp()),
-            sha256=row.sha256,
         )
 
 
-class FileList(BaseModel):
+class FileList(Page):
     object: Literal["list"] = "list"
     data: list[FileObject]
     first_id: str | None
     last_id: str | None
     has_more: bool
-
-    @classmethod
-    def of(cls, rows: list[FileRow], *, has_more: bool) -> "FileList":
-        data = [FileObject.of(row) for row in rows]
-        return cls(
-            data=data,
-            first_id=data[0].id if data else None,
-            last_id=data[-1].id if data else None,
-            has_more=has_more,
-        )
 
 
 class BadRow(BaseModel):

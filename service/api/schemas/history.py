@@ -6,6 +6,7 @@ from pydantic import BaseModel, Field
 
 from service.api.schemas.jobs import Artifact
 from service.api.schemas.numbers import Json, Number
+from service.api.schemas.rows import from_row
 from service.contract.events import MetricKind
 from service.store.models import CheckpointRow, EventRow, MetricRow
 
@@ -19,7 +20,7 @@ class Event(BaseModel):
 
     @classmethod
     def of(cls, row: EventRow) -> "Event":
-        return cls(seq=row.seq, at=row.at, type=row.type, epoch=row.epoch, data=row.data)
+        return from_row(cls, row)
 
 
 class EventPage(BaseModel):
@@ -39,8 +40,7 @@ class MetricPoint(BaseModel):
 
     @classmethod
     def of(cls, row: MetricRow) -> "MetricPoint":
-        own = {name: getattr(row, name) for name in cls.model_fields if name != "epoch"}
-        return cls(epoch=row.progress_epoch, **own)
+        return from_row(cls, row, epoch=row.progress_epoch)
 
 
 class MetricPage(BaseModel):
@@ -59,7 +59,7 @@ class Checkpoint(BaseModel):
 
     @classmethod
     def of(cls, row: CheckpointRow) -> "Checkpoint":
-        return cls(**{name: getattr(row, name) for name in cls.model_fields})
+        return from_row(cls, row)
 
 
 class CheckpointFile(BaseModel):

@@ -2,17 +2,18 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field
 
 from service.api.schemas.numbers import Json, Number, StoredSpec
 from service.api.schemas.problems import Fault
+from service.api.schemas.rows import Page, from_row
 from service.api.schemas.waiting import Waiting
 from service.contract.failures import Failure
 from service.contract.states import ACTIONS, STAGE_ORDER, Action, JobState, Phase, Stage
 from service.settings import Settings
-from service.store.models import AttemptRow, JobRow
+from service.store.models import AttemptRow, JobRow, SearchRow
 
 
 class Progress(BaseModel):
@@ -180,29 +181,18 @@ class JobSummary(BaseModel):
     ended_at: datetime | None
 
     @classmethod
-    def fields_of(cls, job: JobRow, settings: Settings, waiting: Waiting | None) -> dict[str, Any]:
-        return {
-            "id": job.id,
-            "project": job.project_id,
-            "name": job.name,
-            "task": job.task,
-            "state": job.state,
-            "stage": job.stage,
-            "phase": job.phase,
-            "progress": Progress.of_row(job.progress),
-            "attempt": job.stage_attempt,
-            "priority": job.priority,
-            "last_metrics": job.last_metrics,
-            "failure": job.failure,
-            "waiting": waiting,
-            "metadata": job.metadata_,
-            "search_id": job.search_id,
-            "trial": job.trial,
-            "mlflow_url": _mlflow_url(job, settings),
-            "created_at": job.created_at,
-            "updated_at": job.updated_at,
-            "ended_at": job.ended_at,
-        }
+    def from_job(cls, job: JobRow, settings: Settings, **others: Any) -> Self:
+        """With the `others`, which the row alone does not say."""
+        return from_row(
+            cls,
+            job,
+            project=job.project_id,
+            progress=Progress.of_row(job.progress),
+            attempt=job.stage_attempt,
+            metadata=job.metadata_,
+            mlflow_url=mlflow_url(job, settings),
+            **others,
+        )
 
     @classmethod
     def of(
@@ -212,7 +202,7 @@ class JobSummary(BaseModel):
         waiting: Waiting | None = None,
         best_metric: dict[str, Any] | None = None,
     ) -> "JobSummary":
-        return cls(**cls.fields_of(job, settings, waiting), best_metric=best_metric)
+        return cls.from_job(job, settings, waiting=waiting, best_metric=best_metric)
 
 
 class Job(JobSummary):
@@ -258,22 +248,20 @@ class Job(JobSummary):
         derived: Sequence[str] = (),
     ) -> "Job":
         waits = job.state == JobState.QUEUED and job.not_before > job.queued_at
-        return cls(
-            **cls.fields_of(job, settings, waiting),
+        return cls.from_job(
+            job,
+            settings,
+            waiting=waiting,
             best_metric=_best_metric(job.results.get(Stage.TRAIN, {})),
             queue_position=queue_position,
             waits_until=job.not_before if waits else None,
             worker=job.worker_id,
             actions=_actions(job),
-            follow_up=job.follow_up,
-            cloned_from=job.cloned_from,
             base_job=_base_job(job.spec),
             derived_jobs=list(derived),
-            workspace_pruned_at=job.workspace_pruned_at,
             stages=[StageTimes.of(stage, attempts) for stage in STAGE_ORDER],
             result=JobResult.of(job, artifacts, settings),
             hub_url=job.results.get(Stage.PUBLISH, {}).get("hub_url"),
-            spec=job.spec,
         )
 
 
@@ -301,20 +289,18 @@ def _actions(job: JobRow) -> list[Action]:
     return [action for action in ACTIONS[JobState(job.state)] if possible.get(action, True)]
 
 
-def _mlflow_url(job: JobRow, settings: Settings) -> str | None:
-    base = settings.mlflow_users_url
-    if base is None or job.mlflow_run_id is None or job.mlflow_experiment_id is None:
+def mlflow_url(row: JobRow | SearchRow, settings: Settings) -> str | None:
+    """The page of its run, where it has one."""
+    base, experiment = settings.mlflow_users_url, row.mlflow_experiment_id
+    if base is None or row.mlflow_run_id is None or experiment is None:
         return None
-    return run_url(base, job.mlflow_experiment_id, job.mlflow_run_id)
+    # Without the type MLflow opens a page for traces of language models.
+    return (
+        f"{base}/#/experiments/{experiment}/runs/{row.mlflow_run_id}?workflowType=machine_learning"
+    )
 
 
-def run_url(base: str, experiment_id: str, run_id: str) -> str:
-    """The page of a run in MLflow, which is at `base`."""
-    # Without this MLflow opens a page for traces of language models.
-    return f"{base}/#/experiments/{experiment_id}/runs/{run_id}?workflowType=machine_learning"
-
-
-class JobList(BaseModel):
+class JobList(Page):
     """Newest first. The next page: `after` = `last_id`, while `has_more`."""
 
     data: list[JobSummary]

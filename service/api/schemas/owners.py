@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
+from service.api.schemas.rows import from_row
 from service.contract import patterns
 from service.contract.roles import Permission, Role
 from service.contract.types import Name
@@ -75,15 +76,7 @@ class Project(Limits):
 
     @classmethod
     def of(cls, row: ProjectRow) -> Self:
-        limits: dict[str, Any] = {name: getattr(row, name) for name in Limits.model_fields}
-        return cls(
-            id=row.id,
-            name=row.name,
-            mlflow_name=row.mlflow_name,
-            created_at=row.created_at,
-            archived_at=row.archived_at,
-            **limits,
-        )
+        return from_row(cls, row)
 
 
 class ProjectList(BaseModel):
@@ -108,13 +101,7 @@ class Member(BaseModel):
 
     @classmethod
     def of(cls, row: MemberRow) -> Self:
-        return cls(
-            id=row.id,
-            project=row.project_id,
-            name=row.name,
-            role=Role(row.role),
-            created_at=row.created_at,
-        )
+        return from_row(cls, row, project=row.project_id)
 
 
 class MemberList(BaseModel):
@@ -160,23 +147,8 @@ class ApiKey(BaseModel):
     revoked_at: datetime | None
 
     @classmethod
-    def fields_of(cls, row: ApiKeyRow) -> dict[str, Any]:
-        return {
-            "id": row.id,
-            "project": row.project_id,
-            "name": row.name,
-            "role": row.role,
-            "member": row.member_id,
-            "scopes": row.scopes,
-            "created_at": row.created_at,
-            "expires_at": row.expires_at,
-            "last_used_at": row.last_used_at,
-            "revoked_at": row.revoked_at,
-        }
-
-    @classmethod
-    def of(cls, row: ApiKeyRow) -> Self:
-        return cls(**cls.fields_of(row))
+    def of(cls, row: ApiKeyRow, **others: Any) -> Self:
+        return from_row(cls, row, project=row.project_id, member=row.member_id, **others)
 
 
 class ApiKeyList(BaseModel):
@@ -185,10 +157,6 @@ class ApiKeyList(BaseModel):
 
 class ApiKeyMade(ApiKey):
     key: str = Field(description="Shown this once: only its hash is kept.")
-
-    @classmethod
-    def with_key(cls, row: ApiKeyRow, key: str) -> Self:
-        return cls(**cls.fields_of(row), key=key)
 
 
 class Me(BaseModel):

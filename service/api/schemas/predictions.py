@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from service.api.schemas.rows import from_row
 from service.contract.failures import Failure
 from service.contract.predictions import (
     MOST_ROWS,
@@ -53,16 +54,12 @@ class Prediction(BaseModel):
     def of(cls, row: PredictionRow, waiting: str | None = None) -> Self:
         model = PredictionRequest.model_validate(row.request).model
         result = PredictionResult.model_validate(row.result or {})
-        return cls(
-            id=row.id,
+        return from_row(
+            cls,
+            row,
             job=model.job,
             step=model.step if isinstance(model.step, int) else None,
-            state=PredictionState(row.state),
-            created_at=row.created_at,
-            ended_at=row.ended_at,
-            expires_at=row.expires_at,
             waiting=waiting,
-            failure=None if row.failure is None else Failure.model_validate(row.failure),
             answers=result.answers,
             notices=result.notices,
         )

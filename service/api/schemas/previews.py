@@ -5,6 +5,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, Field
 
+from service.api.schemas.rows import from_row
 from service.contract.failures import Failure
 from service.contract.previews import PreviewFindings, PreviewOptions, PreviewState
 from service.store.models import PreviewRow
@@ -32,15 +33,4 @@ class Preview(BaseModel):
     @classmethod
     def of(cls, row: PreviewRow, waiting: str | None = None) -> Self:
         options = PreviewOptions.model_validate(row.options)
-        return cls(
-            id=row.id,
-            state=PreviewState(row.state),
-            rows=options.rows,
-            shown=options.shown,
-            created_at=row.created_at,
-            ended_at=row.ended_at,
-            expires_at=row.expires_at,
-            waiting=waiting,
-            failure=None if row.failure is None else Failure.model_validate(row.failure),
-            result=None if row.result is None else PreviewFindings.model_validate(row.result),
-        )
+        return from_row(cls, row, rows=options.rows, shown=options.shown, waiting=waiting)

@@ -6,9 +6,10 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field
 
-from service.api.schemas.jobs import Progress, SpecWarning, run_url
+from service.api.schemas.jobs import Progress, SpecWarning, mlflow_url
 from service.api.schemas.numbers import Json, Number, StoredSearchSpec
 from service.api.schemas.problems import Fault
+from service.api.schemas.rows import Page, from_row
 from service.contract.failures import Failure
 from service.contract.search.objectives import Direction, Objective
 from service.contract.search.spec import MOST_TRIALS
@@ -74,32 +75,20 @@ class SearchSummary(BaseModel):
     ended_at: datetime | None
 
     @classmethod
-    def of(cls, row: SearchRow, settings: Settings) -> Self:
-        return cls(**cls.fields_of(row, settings))
-
-    @classmethod
-    def fields_of(cls, row: SearchRow, settings: Settings) -> dict[str, Any]:
-        return {
-            "id": row.id,
-            "project": row.project_id,
-            "name": row.name,
-            "task": row.task,
-            "state": row.state,
-            "max_trials": row.max_trials,
-            "trials": TrialCounts(**row.counts),
-            "best": [
+    def of(cls, row: SearchRow, settings: Settings, **others: Any) -> Self:
+        return from_row(
+            cls,
+            row,
+            project=row.project_id,
+            trials=TrialCounts(**row.counts),
+            best=[
                 BestTrial(trial=number, scores=scores)
                 for number, scores in zip(row.best, row.best_scores, strict=True)
             ],
-            "waiting": row.waiting,
-            "failure": row.failure,
-            "actions": list(actions(JobState(row.state))),
-            "mlflow_url": _mlflow_url(row, settings),
-            "created_at": row.created_at,
-            "updated_at": row.updated_at,
-            "started_at": row.started_at,
-            "ended_at": row.ended_at,
-        }
+            actions=list(actions(JobState(row.state))),
+            mlflow_url=mlflow_url(row, settings),
+            **others,
+        )
 
 
 class ObjectiveOfSearch(BaseModel):
@@ -119,13 +108,8 @@ class Search(SearchSummary):
     )
 
     @classmethod
-    def fields_of(cls, row: SearchRow, settings: Settings) -> dict[str, Any]:
-        return {
-            **super().fields_of(row, settings),
-            "objectives": cls.objectives_of(row),
-            "outcome": row.outcome,
-            "spec": row.spec,
-        }
+    def of(cls, row: SearchRow, settings: Settings, **others: Any) -> Self:
+        return super().of(row, settings, objectives=cls.objectives_of(row), **others)
 
     @staticmethod
     def objectives_of(row: SearchRow) -> list[ObjectiveOfSearch]:
@@ -150,7 +134,7 @@ class SearchValidation(BaseModel):
     )
 
 
-class SearchList(BaseModel):
+class SearchList(Page):
     object: Literal["list"] = "list"
     data: list[SearchSummary]
     first_id: str | None
@@ -190,30 +174,16 @@ class Trial(BaseModel):
     @classmethod
     def of(cls, found: TrialAndJob, reports: Sequence[SearchReportRow]) -> Self:
         row = found.trial
-        return cls(
+        return from_row(
+            cls,
+            row,
             trial=row.number,
-            job_id=row.job_id,
-            origin=row.origin,
-            state=TrialState(row.state),
-            values=row.values,
-            scores=row.scores,
-            score_step=row.score_step,
-            reason=row.reason,
-            failure=None if row.failure is None else Failure.model_validate(row.failure),
             reports=[
-                TrialReport(
-                    resource=report.resource,
-                    step=report.step,
-                    value="nan" if report.value is None else report.value,
-                    decision=report.decision,
-                    at=report.at,
-                )
-                for report in reports
+                from_row(TrialReport, each, value="nan" if each.value is None else each.value)
+                for each in reports
             ],
-            job_state=None if found.job_state is None else JobState(found.job_state),
+            job_state=found.job_state,
             progress=Progress.of_row(found.progress),
-            created_at=row.created_at,
-            ended_at=row.ended_at,
         )
 
 
@@ -256,10 +226,3 @@ class SearchStateOf(BaseModel):
 
     id: str
     state: JobState
-
-
-def _mlflow_url(row: SearchRow, settings: Settings) -> str | None:
-    base = settings.mlflow_users_url
-    if base is None or row.mlflow_run_id is None or row.mlflow_experiment_id is None:
-        return None
-    return run_url(base, row.mlflow_experiment_id, row.mlflow_run_id)

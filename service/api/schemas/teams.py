@@ -5,6 +5,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, Field
 
+from service.api.schemas.rows import Page, from_row
 from service.store.models import AuditRow, SecretRow
 from service.store.usage import Day
 
@@ -55,12 +56,7 @@ class Secret(BaseModel):
 
     @classmethod
     def of(cls, row: SecretRow) -> Self:
-        return cls(
-            name=row.name,
-            project=row.project_id,
-            created_at=row.created_at,
-            updated_at=row.updated_at,
-        )
+        return from_row(cls, row, project=row.project_id)
 
 
 class SecretList(BaseModel):
@@ -93,11 +89,10 @@ class AuditEntry(BaseModel):
 
     @classmethod
     def of(cls, row: AuditRow) -> Self:
-        columns = {column.key: getattr(row, column.key) for column in row.__mapper__.column_attrs}
-        return cls.model_validate(columns | {"project": row.project_id})
+        return from_row(cls, row, project=row.project_id)
 
 
-class AuditList(BaseModel):
+class AuditList(Page):
     object: Literal["list"] = "list"
     data: list[AuditEntry]
     first_id: str | None

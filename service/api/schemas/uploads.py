@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from service.api.schemas.files import ExpiresAfter, FileObject, Purpose
+from service.api.schemas.rows import from_row
 from service.contract import patterns
 from service.store.models import FileRow, UploadPartRow, UploadRow
 from service.store.uploads import MOST_PARTS, State
@@ -54,13 +55,11 @@ class Upload(BaseModel):
     def of(cls, row: UploadRow, file: FileRow | None = None) -> "Upload":
         # A completion in progress is not one of OpenAI's states.
         status = State.PENDING if row.state == State.ASSEMBLING else State(row.state)
-        return cls(
-            id=row.id,
-            bytes=row.bytes,
+        return from_row(
+            cls,
+            row,
             created_at=int(row.created_at.timestamp()),
             expires_at=int(row.expires_at.timestamp()),
-            filename=row.filename,
-            purpose=row.purpose,
             status=status.value,
             file=None if file is None else FileObject.of(file),
         )

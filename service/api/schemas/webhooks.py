@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from service.api.schemas.rows import Page, from_row
 from service.contract import patterns
 from service.contract.webhooks import (
     LONGEST_OVERLAP_SECONDS,
@@ -75,20 +76,12 @@ class Webhook(BaseModel):
 
     @classmethod
     def of(cls, row: WebhookRow, **more: Any) -> Self:
-        reason = row.disabled_reason
-        return cls(
-            id=row.id,
+        return from_row(
+            cls,
+            row,
             project=row.project_id,
-            url=row.url,
-            events=row.events,
-            description=row.description,
             enabled=row.disabled_at is None,
-            disabled_at=row.disabled_at,
-            disabled_reason=None if reason is None else DisabledReason(reason),
-            failing_since=row.failing_since,
             previous_secret_until=row.previous_until,
-            created_at=row.created_at,
-            updated_at=row.updated_at,
             **more,
         )
 
@@ -130,39 +123,20 @@ class Delivery(BaseModel):
 
     @classmethod
     def of(cls, row: DeliveryRow) -> Self:
-        state = DeliveryState(row.state)
-        return cls(
-            id=row.id,
+        return from_row(
+            cls,
+            row,
             webhook=row.webhook_id,
             job=row.job_id,
-            url=row.url,
             event=row.event_id,
             type=row.event_type,
-            state=state,
-            tries=row.tries,
-            created_at=row.created_at,
-            next_try_at=row.due_at if state is DeliveryState.PENDING else None,
-            ended_at=row.ended_at,
-            status=row.status,
-            answer=row.answer,
-            error=row.error,
-            payload=row.payload,
+            next_try_at=row.due_at if row.state == DeliveryState.PENDING else None,
         )
 
 
-class DeliveryPage(BaseModel):
+class DeliveryPage(Page):
     object: Literal["list"] = "list"
     data: list[Delivery]
     first_id: str | None
     last_id: str | None
     has_more: bool
-
-    @classmethod
-    def of(cls, rows: list[DeliveryRow], *, has_more: bool) -> Self:
-        data = [Delivery.of(row) for row in rows]
-        return cls(
-            data=data,
-            first_id=data[0].id if data else None,
-            last_id=data[-1].id if data else None,
-            has_more=has_more,
-        )

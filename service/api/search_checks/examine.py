@@ -63,7 +63,9 @@ def _template(given: dict[str, Any], examine_job: Examine) -> tuple[list[Fault],
     if "job" not in given:
         return [Fault(path="job", code="missing_field", message="required, but not given")], None
     found: JobFindings = examine_job(given["job"])
-    faults = form.prefixed("job", found.faults)
+    faults = [
+        fault.model_copy(update={"path": f"job.{fault.path}".rstrip(".")}) for fault in found.faults
+    ]
     return faults, None if faults else found.spec
 
 
@@ -96,7 +98,7 @@ def _of_whole(given: SearchSpec, accepted: SearchSpec, examine_job: Examine) -> 
     yield from range_faults(given.dimensions)
     yield from values.faults()
     # Again, with the types of the ranges and the task's space.
-    yield from form.contradictions(accepted)
+    yield from form.conflicts(accepted.contradictions())
     yield from objective.faults(accepted.job, accepted.objectives, accepted.pruner, given)
     yield from objective.pruner_faults(accepted.job, accepted.dimensions, accepted.pruner)
     if isinstance(accepted.best, PublishBest):

@@ -1,32 +1,20 @@
 """Faults of a search's own sections: names, types, bounds, and the rules between them."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Final, get_args
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from service.api.faults import constraints, names
+from service.api.faults import names
+from service.api.faults.describe import conflict, describe, unknown
 from service.api.faults.shorten import MOST_FAULTS
-from service.api.redaction import cut, shown
+from service.api.faults.walk import Place, locate
 from service.api.schemas.problems import Fault
-from service.contract.hub import HubSpec
-from service.contract.search.objectives import Objective
-from service.contract.search.pruners import PrunerSpec
-from service.contract.search.samplers import SamplerSpec
 from service.contract.search.space import Dimension
-from service.contract.search.spec import KeepBest, PublishBest, RefitBest, SearchSpec
-from service.contract.section import BrokenRulesError, SpecModel
+from service.contract.search.spec import SearchSpec
+from service.contract.section import BrokenRulesError
 
-_KINDS: Final[dict[str, tuple[str, tuple[type[SpecModel], ...]]]] = {
-    "sampler": ("name", get_args(SamplerSpec)),
-    "pruner": ("name", get_args(PrunerSpec)),
-    "best": ("action", (KeepBest, PublishBest, RefitBest)),
-}
-"""Sections of several kinds: the field that names the kind, and the kinds."""
-_NOT_GIVEN: Final = ("[key]", "constrained-int", "constrained-float", "int", "float")
-"""Parts of pydantic's paths that are not in the input: keys, and the types of a number."""
-_NUMBERS: Final = (".low", ".high", ".step")
 _OTHER_NAMES: Final = {
     # What Ray, W&B, SigOpt and Optuna call them.
     **dict.fromkeys(("min", "lower", "minimum", "start"), "low"),
@@ -46,117 +34,43 @@ def parsed(given: dict[str, Any]) -> tuple[SearchSpec | None, list[Fault]]:
     return None, [fault for each in errors[:MOST_FAULTS] for fault in _faults(each, given)]
 
 
-def contradictions(search: SearchSpec) -> Iterator[Fault]:
-    """The broken rules of a search that is complete."""
-    for sentence in search.contradictions():
-        yield Fault(path=_named(sentence, ""), code="conflict", message=sentence)
+def conflicts(sentences: Iterable[str]) -> Iterator[Fault]:
+    """Broken rules between the sections, at the first place that the sentence names: fields of the
+    space have dots in their names."""
+    for sentence in sentences:
+        quoted = sentence.split("`")[1::2]
+        places = (name for name in quoted if name.partition(".")[0] in SearchSpec.model_fields)
+        yield Fault(path=next(places, ""), code="conflict", message=sentence)
 
 
 def _faults(error: ErrorDetails, given: dict[str, Any]) -> Iterator[Fault]:
-    path, owner = _place(error["loc"], given)
+    place = locate(error["loc"], given, SearchSpec)
     raised = error.get("ctx", {}).get("error")
-    if isinstance(raised, BrokenRulesError):
-        for sentence in raised.sentences:
-            yield Fault(path=_named(sentence, path), code="conflict", message=sentence)
+    if isinstance(raised, BrokenRulesError) and place.path:
+        yield from (conflict(sentence, place) for sentence in raised.sentences)
+    elif isinstance(raised, BrokenRulesError):
+        yield from conflicts(raised.sentences)
     elif error["type"] == "extra_forbidden":
-        yield _unknown(path, error, owner)
-    elif error["type"].startswith("union_tag"):
-        yield _wrong_kind(path, given)
-    elif error["type"] == "missing":
-        yield Fault(path=path, code="missing_field", message="required, but not given")
+        yield _unknown(error, place)
     else:
-        yield _wrong_value(path, error)
+        yield _of_dimension(describe(error, place), place)
 
 
-def _place(loc: tuple[int | str, ...], given: dict[str, Any]) -> tuple[str, type[SpecModel]]:
-    """The path in the client's input, and the section that the last part belongs to."""
-    parts = [part for part in loc if part not in _NOT_GIVEN]
-    owner: type[SpecModel] = SearchSpec
-    section = parts[0] if parts else ""
-    if section in _KINDS and len(parts) > 1:
-        kind = parts.pop(1)
-        tag, models = _KINDS[str(section)]
-        owner = next(model for model in models if model.model_fields[tag].default == kind)
-        owner = HubSpec if "hub" in parts[1:-1] else owner
-    elif section == "space" and len(parts) > 2:
-        owner = Dimension
-    elif section == "objective" and len(parts) > 1:
-        owner = Objective
-        if isinstance(given.get("objective"), dict):
-            parts.pop(1)
-    return ".".join(cut(str(part)) for part in parts), owner
+def _unknown(error: ErrorDetails, place: Place) -> Fault:
+    assert place.owner is not None
+    name = str(place.path[-1])
+    near = _OTHER_NAMES.get(name) if place.owner is Dimension else None
+    near = near or names.nearest(name, place.owner.model_fields)
+    return unknown(error, place, near, f"; did you mean `{near}`?" if near else "")
 
 
-def _named(sentence: str, path: str) -> str:
-    """The first field that the sentence names, by its whole path."""
-    quoted = sentence.split("`")[1::2]
-    if path:
-        return f"{path}.{quoted[0]}" if quoted and quoted[0] in Dimension.model_fields else path
-    places = [name for name in quoted if name.partition(".")[0] in SearchSpec.model_fields]
-    return places[0] if places else ""
-
-
-def _unknown(path: str, error: ErrorDetails, owner: type[SpecModel]) -> Fault:
-    name = path.rpartition(".")[2]
-    near = _OTHER_NAMES.get(name) if owner is Dimension else None
-    near = near or names.nearest(name, owner.model_fields)
-    hint = f"; did you mean `{near}`?" if near else ""
-    return Fault(
-        path=path,
-        code="unknown_field",
-        message=f"unknown field{hint}",
-        given=shown(path, error["input"]),
-        allowed=sorted(owner.model_fields),
-        suggestion=near,
-    )
-
-
-def _wrong_kind(path: str, given: dict[str, Any]) -> Fault:
-    tag, models = _KINDS[path]
-    allowed = [str(model.model_fields[tag].default) for model in models]
-    section = given.get(path)
-    wrong = section.get(tag) if isinstance(section, dict) else section
-    where = f"{path}.{tag}" if isinstance(section, dict) else path
-    if wrong is None:
-        message = "required, but not given: must be " + " or ".join(f"`{each}`" for each in allowed)
-        return Fault(path=where, code="missing_field", message=message, allowed=allowed)
-    return _not_among(where, wrong, allowed)
-
-
-def _wrong_value(path: str, error: ErrorDetails) -> Fault:
-    given = shown(path, error["input"])
-    wanted = constraints.kind(error["type"])
-    if wanted is not None:
-        section, _, field = path.partition(".")
-        is_dimension = section == "space" and wanted == "an object" and field
-        # A number is also wrong as an integer, which says less.
-        wanted = "a number" if path.endswith(_NUMBERS) and section == "space" else wanted
-        wanted = "a list of values, or an object with `low` and `high`" if is_dimension else wanted
-        message = f"must be {wanted}"
-        return Fault(path=path, code="invalid_type", message=message, given=given, allowed=wanted)
-    context = error.get("ctx", {})
-    if error["type"] == "literal_error":
-        return _not_among(path, error["input"], context["expected"].split("'")[1::2])
-    allowed = constraints.bounds(context)
-    message = f"must be {allowed}" if allowed else error["msg"].removeprefix("Value error, ")
-    return Fault(path=path, code="invalid_value", message=message, given=given)
-
-
-def _not_among(path: str, given: Any, allowed: list[str]) -> Fault:
-    near = names.nearest(given, allowed) if isinstance(given, str) else None
-    hint = f"; did you mean `{near}`?" if near else ""
-    return Fault(
-        path=path,
-        code="invalid_value",
-        message="must be " + " or ".join(f"`{name}`" for name in allowed) + hint,
-        given=shown(path, given),
-        allowed=allowed,
-        suggestion=near,
-    )
-
-
-def prefixed(prefix: str, faults: Sequence[Fault]) -> list[Fault]:
-    """Faults of a job's spec as those of a part of the search's."""
-    return [
-        fault.model_copy(update={"path": f"{prefix}.{fault.path}".rstrip(".")}) for fault in faults
-    ]
+def _of_dimension(fault: Fault, place: Place) -> Fault:
+    """With what may be there besides what pydantic says."""
+    if fault.code != "invalid_type":
+        return fault
+    wanted = fault.allowed
+    if place.models == (Dimension,) and wanted == "an object" and len(place.path) > 1:
+        wanted = "a list of values, or an object with `low` and `high`"
+    elif place.owner is Dimension and wanted == "a whole number":
+        wanted = "a number"  # which pydantic says as well, where neither fits
+    return fault.model_copy(update={"message": f"must be {wanted}", "allowed": wanted})

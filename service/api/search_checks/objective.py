@@ -136,17 +136,13 @@ def pruner_faults(
     if isinstance(pruner, AshaPruner | HyperbandPruner):
         yield from _of_rungs(pruner, total, every)
     elif total is not None and every >= total:
+        name = "eval_steps" if job.training.eval_strategy == "steps" else "eval_strategy"
         yield Fault(
-            path=_place_of_evaluations(job),
+            path=f"job.training.{name}",
             code="conflict",
             message=f"`pruner` `{pruner.name}` compares trials during the training, which has "
             f"{total:,} {pruner.unit} and is evaluated every {every:,}: {_MORE_OFTEN}",
         )
-
-
-def _place_of_evaluations(job: JobSpec) -> str:
-    name = "eval_steps" if job.training.eval_strategy == "steps" else "eval_strategy"
-    return f"job.training.{name}"
 
 
 def _of_rungs(

@@ -1,0 +1,26 @@
+"""Answers that say what a row of the database says."""
+
+from collections.abc import Sequence
+from typing import Any, Self, TypeVar
+
+from pydantic import BaseModel
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+def from_row(kind: type[ModelT], row: Any, **others: Any) -> ModelT:
+    """`kind` with what the row has by the same names; `others`: what it has by another name, or not
+    at all."""
+    names = (name for name in kind.model_fields if name not in others and hasattr(row, name))
+    return kind(**{name: getattr(row, name) for name in names}, **others)
+
+
+class Page(BaseModel):
+    """A part of a list, whose next part is asked for by the last id of this one."""
+
+    @classmethod
+    def of(cls, data: Sequence[Any], *, has_more: bool) -> Self:
+        first, last = (data[0].id, data[-1].id) if data else (None, None)
+        return cls.model_validate(
+            {"data": data, "first_id": first, "last_id": last, "has_more": has_more}
+        )
