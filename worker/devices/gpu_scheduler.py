@@ -36,7 +36,7 @@ class Assignment:
     held: HeldGpus
 
 
-@dataclass(frozen=True)
+@dataclass
 class GpuScheduler:
     """`try_claim` claims a waiting job with the given GPUs; `enqueue` sends the message of a job
     that still waits; `poll_seconds` is how often the waiting jobs are read again."""
