@@ -17,9 +17,9 @@ from service import broker, logging
 from service.settings import get_settings
 from service.store.workers import WorkerInfo
 from worker.devices.gpus import devices
+from worker.lifecycle import start_check
 from worker.lifecycle.registration import Registration
 from worker.lifecycle.shutdown import Shutdown
-from worker.lifecycle.start_check import StartCheck
 from worker.sandbox import layers
 from worker.supervision.limits import stage_group
 
@@ -105,7 +105,7 @@ def _register(sender: Any, **_: Any) -> None:
         log.warning("sandbox.incomplete", a_stage_could=gap)
     log.info("limits.ready", held_by=stage_group.prepare())
     if _settings.doctor_at_start:
-        StartCheck(_registration.set_doctor_report).start()
+        start_check.start(_registration.set_doctor_report)
     # At a second SIGINT Celery would kill its pool and the supervisors in it.
     signal.signal(signal.SIGINT, signal.getsignal(signal.SIGTERM))
 

@@ -154,10 +154,6 @@ def _names(error: BaseException) -> frozenset[str]:
     return frozenset(kind.__name__ for kind in type(error).__mro__)
 
 
-def _modules(error: BaseException) -> frozenset[str]:
-    return frozenset(kind.__module__.partition(".")[0] for kind in type(error).__mro__)
-
-
 def _limit(error: BaseException) -> FailureCode | None:
     if getattr(error, "errno", None) == errno.EFBIG:
         return FailureCode.DISK_LIMIT
@@ -252,7 +248,8 @@ def _network(error: BaseException) -> FailureCode | None:
     builtin = isinstance(error, ConnectionError | TimeoutError) and not isinstance(
         error, BrokenPipeError
     )
-    transport = _modules(error) & _TRANSPORT_MODULES and names & {
+    modules = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
+    transport = modules & _TRANSPORT_MODULES and names & {
         "TransportError",
         "NetworkError",
         "TimeoutException",

@@ -1,7 +1,8 @@
 """The one Celery task: claim → supervise → end."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Final
@@ -46,6 +47,16 @@ _TRIES: Final = 10
 Enqueue = Callable[[Message], bool]
 
 
+@contextmanager
+def _outages_logged(**subject: str) -> Iterator[None]:
+    """`subject`: what every line of the log in the block is about."""
+    with structlog.contextvars.bound_contextvars(**subject):
+        try:
+            yield
+        except SQLAlchemyError as error:
+            log.error("database.unreachable", error=str(error.__cause__ or error))
+
+
 @dataclass(frozen=True)
 class JobRunner:
     """Runs jobs; made once in each process of the pool, after the fork."""
@@ -64,38 +75,24 @@ class JobRunner:
         The message of a job that needs GPUs may start another job: the first one that waits in
         this worker's GPU queues.
         """
-        with structlog.contextvars.bound_contextvars(job_id=job_id):
-            try:
-                assignment = self._next(job_id, worker_id, queues)
-                if assignment is None:
-                    self._complete_tracking(job_id)
-                    return
-                self._run(assignment)
-                self.prepare_fork_server()
-            except SQLAlchemyError as error:
-                # The row is unchanged or its lease expires: the reconciler enqueues the job again.
-                log.error("database.unreachable", error=str(error.__cause__ or error))
+        # The row is unchanged or its lease expires: the reconciler enqueues the job again.
+        with _outages_logged(job_id=job_id):
+            assignment = self._next(job_id, worker_id, queues)
+            if assignment is None:
+                self._complete_tracking(job_id)
+                return
+            self._run(assignment)
+            self.prepare_fork_server()
 
     def ship_search(self, search_id: str) -> None:
         """Send to MLflow what it lacks of the search."""
-        with structlog.contextvars.bound_contextvars(search_id=search_id):
-            try:
-                search_shipper.sync(self.database, self.tracker, search_id)
-            except SQLAlchemyError as error:
-                log.error("database.unreachable", error=str(error.__cause__ or error))
+        with _outages_logged(search_id=search_id):
+            search_shipper.sync(self.database, self.tracker, search_id)
 
     def remove_run(self, run_id: str) -> None:
         """Remove from MLflow what is scheduled of this run."""
-        with structlog.contextvars.bound_contextvars(run_id=run_id):
-            try:
-                run_removal.remove(self.database, self.tracker, self.settings, run_id)
-            except SQLAlchemyError as error:
-                log.error("database.unreachable", error=str(error.__cause__ or error))
-
-    @property
-    def start(self) -> Start:
-        """Of other processes like stages, from the same fork server."""
-        return _start_of(self.fork_client)
+        with _outages_logged(run_id=run_id):
+            run_removal.remove(self.database, self.tracker, self.settings, run_id)
 
     def prepare_fork_server(self) -> None:
         """Start or replace the fork server while no job is waiting for its imports."""
@@ -256,7 +253,9 @@ def _prepare_fork_server(**_: Any) -> None:
 def preview_maker() -> Previews:
     """With the fork server of the process's jobs."""
     jobs_of = job_runner()
-    return Previews(jobs_of.database, jobs_of.settings, start=jobs_of.start, shutdown=SHUTDOWN)
+    return Previews(
+        jobs_of.database, jobs_of.settings, start=_start_of(jobs_of.fork_client), shutdown=SHUTDOWN
+    )
 
 
 @lru_cache
@@ -264,7 +263,11 @@ def predictor() -> Predictions:
     """With the fork server of the process's jobs."""
     jobs_of = job_runner()
     return Predictions(
-        jobs_of.database, jobs_of.settings, jobs_of.gpus, start=jobs_of.start, shutdown=SHUTDOWN
+        jobs_of.database,
+        jobs_of.settings,
+        jobs_of.gpus,
+        start=_start_of(jobs_of.fork_client),
+        shutdown=SHUTDOWN,
     )
 
 

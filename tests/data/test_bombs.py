@@ -18,7 +18,7 @@ from service.contract.failures import FailureCode, StageError
 from tests.data.table_files import failure, faults, read, source
 from worker.data import parquet
 from worker.data.cleaning import Checking, Columns
-from worker.data.load import Examples
+from worker.data.load import write_examples
 from worker.data.prepared_size import SizeLimit
 from worker.data.table import MAX_ROW_BYTES, RowError, Source, Table
 
@@ -146,11 +146,12 @@ class TestPreparedSize:
         columns = Columns.of(["text"], ["text"], (), {})
         checking = Checking(columns, lambda row: dict(row), limit=None, skips=False)
         limit = SizeLimit("train", 100 * MIB)
-        examples = Examples(checking, Features({"text": Value("large_string")}), limit)
+        schema, target = Features({"text": Value("large_string")}), tmp_path / "e.arrow"
+        table = Table(("text",), rows)
         with pytest.raises(StageError, match="FINETUNE_MAX_PREPARED_BYTES") as caught:
-            examples.write([Table(("text",), rows)], tmp_path / "e.arrow", lambda _count: None)
+            write_examples(checking, schema, [table], target, lambda _count: None, limit)
         assert caught.value.failure.code is FailureCode.DATA_TOO_LARGE
-        assert (tmp_path / "e.arrow").stat().st_size < 250 * MIB
+        assert target.stat().st_size < 250 * MIB
 
 
 def test_columns_of_a_message_are_few(tmp_path: Path) -> None:

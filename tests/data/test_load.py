@@ -7,7 +7,7 @@ import pytest
 
 from service.contract.failures import FailureCode, StageError
 from worker.data.cleaning import Checking, Columns
-from worker.data.load import Examples
+from worker.data.load import write_examples
 from worker.data.table import RowError, Table
 from worker.data.usable_rows import Policy, Split
 
@@ -42,7 +42,7 @@ def write(
 ) -> list[dict[str, Any]]:
     checking = Checking(names or columns(), clean, limit, skips)
     counts: list[int] = []
-    tally = Examples(checking, SCHEMA).write(tables, target / "e.arrow", counts.append)
+    tally = write_examples(checking, SCHEMA, tables, target / "e.arrow", counts.append)
     split = Split("train", tally, ["f"] * len(tables))
     problem = Policy(skips, max_bad_fraction).problem([split])
     if problem is not None:

@@ -129,7 +129,7 @@ class TestPlaces:
             claim = worker.claim(job_id, queue, given)
             return None if job_id == lost else claim
 
-        monkeypatch.setattr(worker.scheduler, "_try_claim", lose)
+        monkeypatch.setattr(worker.scheduler, "try_claim", lose)
         assert worker.place(lost).claim.job_id == mine
 
     def test_a_claim_that_fails_releases_the_gpus(
@@ -138,7 +138,7 @@ class TestPlaces:
         def fail(*_: object) -> None:
             raise ConnectionError
 
-        monkeypatch.setattr(worker.scheduler, "_try_claim", fail)
+        monkeypatch.setattr(worker.scheduler, "try_claim", fail)
         job_id = make_training(database, 2)
         with pytest.raises(ConnectionError):
             worker.next(job_id)
@@ -151,7 +151,7 @@ class TestPlaces:
         def fail(_: str) -> None:
             raise OperationalError("SELECT", None, ConnectionError("server closed the connection"))
 
-        monkeypatch.setattr(worker.scheduler, "_enqueue", fail)
+        monkeypatch.setattr(worker.scheduler, "enqueue", fail)
         usual, urgent = make_training(database, 1), make_training(database, 1, priority=0)
         assert worker.place(usual).claim.job_id == urgent
 

@@ -17,8 +17,8 @@ from tests.support.services import wait_until
 from worker.doctor import __main__ as command
 from worker.doctor.check import Check, Context, TorchView
 from worker.doctor.runner import lacks
+from worker.lifecycle import start_check
 from worker.lifecycle.registration import Registration
-from worker.lifecycle.start_check import StartCheck
 
 INFO = WorkerInfo("one@host", "host", 7, ["gpu"], [], "1")
 LINE = {"name": "driver", "status": "failed", "summary": "too old", "remedy": "Install 580."}
@@ -39,9 +39,7 @@ def told_by(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> dict[st
     (folder / "stub_doctor.py").write_text(code)
     monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).resolve().parents[2]}:{folder}")
     reports: list[dict[str, Any]] = []
-    check = StartCheck(reports.append, ("stub_doctor",))
-    check.start()
-    check.join(60)
+    start_check.start(reports.append, ("stub_doctor",)).join(60)
     (one,) = reports
     return one
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -144,16 +145,13 @@ class TestPreloading:
     def test_stages_have_it_forked_or_not(self, library: str, tmp_path: Path) -> None:
         preloaded = allocator.preloading(library, environment())
         more = {name: preloaded[name] for name in preloaded.keys() - environment().keys()}
-        forks = ForkClient(preloaded, modules=(STUB,), imports=(STUB,))
-        try:
+        with closing(ForkClient(preloaded, modules=(STUB,), imports=(STUB,))) as forks:
             for start in (spawn.new_interpreter, forks.start):
                 folder = tmp_path / start.__name__
                 with begin(folder, "hang", start, **more) as child:
                     wait_until((folder / "environment").exists, 10, "the stage")
                     assert has(child.pid, library)
                     assert is_forked(child, forks) == (start == forks.start)
-        finally:
-            forks.close()
         plain = begin(tmp_path / "plain", "hang", spawn.new_interpreter)
         with plain:
             wait_until((tmp_path / "plain" / "environment").exists, 10, "the stage")

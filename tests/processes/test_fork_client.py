@@ -7,7 +7,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -202,8 +202,7 @@ class TestOfAWorker:
         settings = Settings(home=tmp_path).model_copy(update={"malloc": allocator.KEEPING})
         variables = stage_environment(settings, Stage.TRAIN)
         expected = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256", "GOMP_SPINCOUNT": "10000"} | own
-        forks = ForkClient(variables, modules=(STATE,), imports=(STATE,))
-        try:
+        with closing(ForkClient(variables, modules=(STATE,), imports=(STATE,))) as forks:
             for start in (spawn.new_interpreter, forks.start):
                 request = stub_request.write(tmp_path, "light")
                 words = command(request, STATE)
@@ -219,8 +218,6 @@ class TestOfAWorker:
             assert {f"{name}={value}" for name, value in expected.items()} <= set(known)
             # The C library divides the value in its place.
             assert "GLIBC_TUNABLES=" + tunables.partition(":")[0] in known
-        finally:
-            forks.close()
 
 
 class TestGpus:
@@ -235,13 +232,12 @@ class TestGpus:
         variables = stage_environment(settings, Stage.TRAIN, given)
         # As `make` does, without a job.
         lasting = stage_environment(settings, Stage.TRAIN)
-        forks = ForkClient(lasting, modules=(STATE,), imports=(STATE,))
         expected = {
             "CUDA_VISIBLE_DEVICES": ",".join(given),
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
         }
-        try:
+        with closing(ForkClient(lasting, modules=(STATE,), imports=(STATE,))) as forks:
             for start in (spawn.new_interpreter, forks.start):
                 words = command(stub_request.write(tmp_path, "light"), STATE)
                 child = Child(words, variables, tmp_path, tmp_path / "log", start=start)
@@ -252,8 +248,6 @@ class TestGpus:
                 assert expected.items() <= state["environment"].items()
             known = Path(f"/proc/{forks.server_pid}/environ").read_text().split("\0")
             assert "CUDA_VISIBLE_DEVICES=" in known
-        finally:
-            forks.close()
 
 
 class TestServer:
@@ -270,12 +264,9 @@ class TestServer:
         assert zombies() == []
 
     def test_holds_no_secret(self, tmp_path: Path) -> None:
-        forks = ForkClient(environment(), modules=(STUB,), imports=(STUB,))
-        try:
+        with closing(ForkClient(environment(), modules=(STUB,), imports=(STUB,))) as forks:
             finish(begin(tmp_path, "finish", forks.start, HF_TOKEN="hf_secret"))
             known = Path(f"/proc/{forks.server_pid}/environ").read_bytes()
-        finally:
-            forks.close()
         assert "HF_TOKEN" in (tmp_path / "environment").read_text()
         assert b"hf_secret" not in known
         assert b"PYTHONPATH" in known
@@ -299,8 +290,7 @@ class TestServer:
 
     def test_killed_at_any_moment_leaves_nothing(self, tmp_path: Path) -> None:
         """Also in the middle of a fork, when the intermediate process is adopted, too."""
-        forks = ForkClient(environment(), modules=(STUB,), imports=(STUB,))
-        try:
+        with closing(ForkClient(environment(), modules=(STUB,), imports=(STUB,))) as forks:
             for number in range(8):
                 finish(begin(tmp_path / str(number), "finish", forks.start))
                 server = forks.server_pid
@@ -308,8 +298,6 @@ class TestServer:
                 time.sleep(number / 1000)
                 os.kill(server, signal.SIGKILL)
                 wait_until(lambda: forks.server_pid is None, 10, "the server's end")
-        finally:
-            forks.close()
         assert zombies() == []
 
     def test_a_waiting_process_that_was_killed(self, forks: ForkClient, tmp_path: Path) -> None:
@@ -356,14 +344,13 @@ class TestServer:
         assert {process.pid for process in family} >= set(pids)
 
     def test_is_replaced_when_it_grows(self, tmp_path: Path) -> None:
-        forks = ForkClient(environment(), modules=(STUB,), imports=(STUB,), growth_bytes=-1)
-        try:
+        with closing(
+            ForkClient(environment(), modules=(STUB,), imports=(STUB,), growth_bytes=-1)
+        ) as forks:
             finish(begin(tmp_path / "first", "finish", forks.start))
             first = forks.server_pid
             assert finish(begin(tmp_path / "second", "finish", forks.start))[0] == 0
             assert forks.server_pid not in (None, first)
-        finally:
-            forks.close()
 
     def test_is_replaced_when_the_code_is_another(
         self, forks: ForkClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -388,8 +375,7 @@ class TestFallsBack:
     def test_for_good_when_the_server_cannot_be(
         self, tmp_path: Path, imported: str, attempts: int, reason: str
     ) -> None:
-        forks = ForkClient(environment(), modules=(STUB,), imports=(imported,))
-        try:
+        with closing(ForkClient(environment(), modules=(STUB,), imports=(imported,))) as forks:
             with capture_logs() as logs:
                 for number in range(attempts + 1):
                     folder = tmp_path / str(number)
@@ -399,15 +385,14 @@ class TestFallsBack:
             assert [line["for_good"] for line in warnings] == [False] * (attempts - 1) + [True]
             forks.ensure_server()
             assert forks.server_pid is None
-        finally:
-            forks.close()
 
     @pytest.mark.parametrize("how", ["started", "counted"])
     def test_for_good_when_the_server_has_started_cuda(self, tmp_path: Path, how: str) -> None:
         """Whether torch shows it in the server, or only in forked processes."""
         imports = ("tests.stubs.cuda",)
-        forks = ForkClient(environment(STUB_CUDA=how), modules=(STUB,), imports=imports)
-        try:
+        with closing(
+            ForkClient(environment(STUB_CUDA=how), modules=(STUB,), imports=imports)
+        ) as forks:
             with capture_logs() as logs:
                 for number in range(2):
                     child = begin(tmp_path / str(number), "finish", forks.start, STUB_CUDA=how)
@@ -417,8 +402,6 @@ class TestFallsBack:
                 ("the fork server has started CUDA", True)
             ]
             assert zombies() == []
-        finally:
-            forks.close()
 
     def test_once_when_the_server_does_not_answer(
         self, forks: ForkClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -214,7 +214,7 @@ class TestMlflow:
         return found.run_id
 
     def test_the_model_lies_under_model(
-        self, run: Run, mlflow_uri: str, run_id: str, tiny_qa_model: Path
+        self, run: Run, mlflow_uri: str, run_id: str, tiny_qa_model: Path, tmp_path: Path
     ) -> None:
         published = run(mlflow_uri=mlflow_uri, mlflow_run_id=run_id)
         assert published.status == 0, published.log
@@ -222,6 +222,9 @@ class TestMlflow:
         local = {f"model/{path.name}": path.stat().st_size for path in tiny_qa_model.iterdir()}
         card = published.artifacts["model/README.md"]
         assert sizes == local | {"model/README.md": card.bytes}
+        assert card.path == "attempts/2/README.md"
+        content = (tmp_path / "job" / card.path).read_bytes()
+        assert (card.bytes, card.sha256) == (len(content), hashlib.sha256(content).hexdigest())
         uri = MlflowClient(mlflow_uri).get_run(run_id).info.artifact_uri
         assert published.result.mlflow_artifact_uri == f"{uri}/model"
         phases = [event.phase for event in published.events if isinstance(event, PhaseChanged)]
@@ -240,13 +243,3 @@ class TestMlflow:
         assert published.status == 0, published.log
         assert "when MLflow is reachable again" in published.notices[0]
         assert published.result.mlflow_artifact_uri is None
-
-
-class TestArtifact:
-    def test_the_card_is_registered_from_this_attempts_folder(
-        self, run: Run, tmp_path: Path
-    ) -> None:
-        card = run().artifacts["model/README.md"]
-        assert card.path == "attempts/2/README.md"
-        content = (tmp_path / "job" / card.path).read_bytes()
-        assert (card.bytes, card.sha256) == (len(content), hashlib.sha256(content).hexdigest())

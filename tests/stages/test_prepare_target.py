@@ -187,13 +187,12 @@ class TestAway:
         target_hub.heal()
         assert run(body(models, f"me/{name}"), TOKEN).status == 0
 
-    def test_unreachable(self, tmp_path: Path, models: Path, forks: Forks) -> None:
+    @pytest.mark.parametrize("more", [{}, OFFLINE], ids=["unreachable", "offline mode"])
+    def test_no_network(
+        self, tmp_path: Path, models: Path, forks: Forks, more: dict[str, str]
+    ) -> None:
         given = request(tmp_path, body(models, "me/x"))
-        refused(forks.run(given, {"HF_TOKEN": TOKEN}), FailureCode.NETWORK)
-
-    def test_offline_mode(self, tmp_path: Path, models: Path, forks: Forks) -> None:
-        given = request(tmp_path, body(models, "me/x"))
-        refused(forks.run(given, OFFLINE | {"HF_TOKEN": TOKEN}), FailureCode.NETWORK)
+        refused(forks.run(given, {**more, "HF_TOKEN": TOKEN}), FailureCode.NETWORK)
 
     def test_a_mirror_that_cannot_be_asked_is_trusted(
         self, run: Run, target_hub: HubDouble, models: Path, name: str

@@ -175,12 +175,6 @@ class TestClassification:
         assert [example["target"] for example in found["examples"]] == ["label: 0", "label: 1"]
         assert found["unknown_tokens"] > 0
 
-    def test_no_more_rows_are_read_than_asked_for(self, tmp_path: Path, weightless: Path) -> None:
-        rows = [{"text": "the board", "label": number % 2} for number in range(50)]
-        train = write_rows(tmp_path / "train.jsonl", rows)
-        found = previewed(tmp_path, weightless, self.TASK, train, rows=10)
-        assert found["splits"]["train"]["rows_read"] == 10
-
     def test_a_missing_column_is_the_failure_of_a_job(
         self, tmp_path: Path, weightless: Path
     ) -> None:
@@ -257,6 +251,9 @@ class TestTrained:
             for span in example["trained"]
         ]
         assert shown == ["un", "london"]
+        pairs = list(zip(example["tokens"], example["target"], strict=True))
+        assert [pair for pair in pairs if pair[1]] == [("un", "O"), ("london", "B-LOC")]
+        assert (pairs[0], pairs[-1]) == (("[CLS]", None), ("[SEP]", None))
         assert found["splits"]["train"]["trained_tokens"] == 4
 
     def test_of_masked_tokens_the_share_that_is_masked(self, tmp_path: Path) -> None:
@@ -335,6 +332,7 @@ class TestExtent:
         found = self.of(tmp_path, weightless, rows=10)
         split, epoch = found["splits"]["train"], found["epoch"]
         assert (split["is_whole"], split["rows_estimated"], split["features"]) == (False, 50, 10)
+        assert split["rows_read"] == 10
         assert (epoch["is_exact"], epoch["features"], epoch["optimizer_steps"]) == (False, 50, 7)
 
     def test_the_job_s_own_limit_counts(self, tmp_path: Path, weightless: Path) -> None:
@@ -365,15 +363,6 @@ class TestExtent:
         found = self.of(tmp_path, weightless, rows=10, validation_split_percentage=20)
         estimated = [found["splits"][name]["rows_estimated"] for name in ("train", "validation")]
         assert estimated == [40, 10]
-
-
-def test_tags_are_shown_at_the_first_token_of_each_word(tmp_path: Path, model: Path) -> None:
-    rows = [{"tokens": ["unbelievably", "London"], "tags": ["O", "B-LOC"]}] * 2
-    train = write_rows(tmp_path / "train.jsonl", rows)
-    found = previewed(tmp_path, model, "token-classification", train)
-    pairs = list(zip(found["examples"][0]["tokens"], found["examples"][0]["target"], strict=True))
-    assert [pair for pair in pairs if pair[1]] == [("un", "O"), ("london", "B-LOC")]
-    assert (pairs[0], pairs[-1]) == (("[CLS]", None), ("[SEP]", None))
 
 
 def test_what_is_inferred_and_not_used_is_shown_once(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from tests.supervision.support import children
 from tests.support import services
 from tests.support.job_rows import checkpoint_saved
 from worker.processes import child
-from worker.supervision.checkpoint_pushes import CheckpointPusher
+from worker.supervision.checkpoint_pushes import CheckpointPushes
 
 MIB = 1024**2
 
@@ -26,13 +27,15 @@ def push(settings: Settings, kind: str, **limits: int) -> Notice:
     attempt = workspace / "attempts" / "1"
     attempt.mkdir(parents=True)
     paths = {"workspace": workspace, "attempt_dir": attempt, "cache_dir": settings.cache_dir}
-    request = StageRequest.model_validate({**REQUEST, **paths})
+    given: Any = REQUEST["spec"]
+    spec = {**given, "hub": {"model_id": "org/m", "strategy": "every_save"}}
+    request = StageRequest.model_validate({**REQUEST, **paths, "spec": spec})
 
     def command(_file: Path) -> list[str]:
         return [sys.executable, "-P", hostile_push.__file__, kind]
 
     limited = settings.model_copy(update=limits)
-    with CheckpointPusher(limited, request, lambda: True, command) as pushes:
+    with CheckpointPushes(limited, request, lambda: True, command) as pushes:
         pushes.offer(checkpoint_saved(7))
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:

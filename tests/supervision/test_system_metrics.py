@@ -77,13 +77,12 @@ class TestSystemSampler:
     def test_ends_with_the_stage(self, stage: subprocess.Popen[bytes], tmp_path: Path) -> None:
         found: list[Metric] = []
         sampler = SystemSampler(stage.pid, found.append, datetime.now(UTC), 0.05, disk=tmp_path)
-        sampler.start()
-        for child in psutil.Process(stage.pid).children():
-            child.kill()
-        stage.kill()
-        stage.wait()
-        wait_until(lambda: not sampler._thread.is_alive(), 10, "the end of the sampling")
-        sampler.stop()
+        with sampler:
+            for child in psutil.Process(stage.pid).children():
+                child.kill()
+            stage.kill()
+            stage.wait()
+            wait_until(lambda: not sampler._thread.is_alive(), 10, "the end of the sampling")
 
     def test_no_error_of_nvml_ends_it(
         self, stage: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

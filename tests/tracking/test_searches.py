@@ -301,15 +301,6 @@ class TestContent:
         assert "Failed: " in run.data.tags["mlflow.note.content"]
         assert "search/trials.json" in search.tracker.sizes(run.info.run_id)
 
-    def test_one_that_is_cancelled(self, search: Search, client: MlflowClient) -> None:
-        search.submit()
-        search.until_ended(2)
-        commands.cancel(search.database, EVERYTHING, search.id)
-        search.bench.run(search.id)
-        assert search.ship()
-        assert parent(client, search).info.status == "KILLED"
-        assert_metrics_once(client, search)
-
     def test_one_that_is_extended_runs_again(self, search: Search, client: MlflowClient) -> None:
         search.submit(max_trials=2)
         search.bench.run(search.id)

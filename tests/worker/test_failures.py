@@ -76,15 +76,12 @@ class TestMemory:
             bytearray(2**60)
         assert code(caught.value) is FailureCode.OUT_OF_MEMORY
 
-    def test_the_device(self) -> None:
-        error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-        assert code(error) is FailureCode.OUT_OF_MEMORY
-
     @pytest.mark.parametrize(
         "error",
         [
             RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(h)`"),
             RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
             torch.AcceleratorError("CUDA error: out of memory", 2),
             RuntimeError(
                 'NVML_SUCCESS == r INTERNAL ASSERT FAILED at "/pytorch/c10/cuda/'
@@ -310,18 +307,8 @@ class TestMessage:
         assert failure.message == "The stage ended with RuntimeError: first"
         assert failures.from_exception(AssertionError()).message.endswith("AssertionError")
 
-    @pytest.mark.parametrize(
-        ("text", "masked"),
-        [
-            (f"token {TOKEN} refused", "token *** refused"),
-            ("Authorization: Bearer abc.def", "Authorization: Bearer ***"),
-            ("https://user:pw@hub.test/x", "https://***@hub.test/x"),
-            ("?token=abc&x=1", "?token=***&x=1"),
-            ("password=abc", "password=***"),
-        ],
-    )
-    def test_masks_secrets(self, text: str, masked: str) -> None:
-        assert failures.describe(RuntimeError(text)) == f"RuntimeError: {masked}"
+    def test_masks_secrets(self) -> None:
+        assert failures.describe(RuntimeError(f"no {TOKEN}")) == "RuntimeError: no ***"
 
     def test_is_cut(self) -> None:
         assert len(failures.describe(RuntimeError("x" * 10_000))) < 600

@@ -82,7 +82,7 @@ def require_fits_gpu(size: Size, spec: JobSpec, room: Room) -> None:
     """StageError(model_too_large) if a GPU cannot hold what the training needs,
     StageError(insufficient_resources) if it cannot now, because others have part of it."""
     needed = size.training_bytes(spec)
-    if _is_quantized(spec):
+    if getattr(spec.peft, "quantization", None) is not None:
         return
     what = _needs(size, spec, needed)
     if needed > room.total:
@@ -104,10 +104,6 @@ def require_fits_disk(size: Size, spec: JobSpec, folder: Path) -> None:
     if needed > usage.free:
         room = Room(usage.free, usage.total)
         raise _lacking(size, f"{what} free now", room, needed)
-
-
-def _is_quantized(spec: JobSpec) -> bool:
-    return getattr(spec.peft, "quantization", None) is not None
 
 
 def _needs(size: Size, spec: JobSpec, needed: int) -> str:
@@ -155,8 +151,4 @@ def _shown(count: int) -> str:
 def host_bytes(container: Path = _CONTAINER) -> int:
     """The machine's memory and swap, or its container's limit if that is less."""
     total = int(psutil.virtual_memory().total) + int(psutil.swap_memory().total)
-    try:
-        limit = container.read_text().strip()
-    except OSError:
-        return total
-    return min(total, int(limit)) if limit.isdigit() else total
+    return min(total, memory.container_limit((container,)) or total)

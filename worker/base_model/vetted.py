@@ -94,17 +94,16 @@ class Vetting:
                 content = self._checked(file, self._read(file))
                 (self.target / file).write_bytes(content)
 
-    def link_weights(self, files: Iterable[str], *, quantized: bool) -> weight_files.Stored:
+    def link_weights(self, files: Iterable[str], *, quantized: bool) -> None:
         """Link the safetensors whose headers are valid. StageError(invalid_model)."""
         self.target.mkdir(parents=True, exist_ok=True)
         paths = {file: self._real(file) for file in files if WEIGHTS.fullmatch(file)}
         if WHOLE not in paths:
             index = parse(self._read(INDEX), INDEX, self.name)
             weight_files.require_shards(index, paths, self.name)
-        stored = weight_files.read_headers(paths, self.name, quantized=quantized)
+        weight_files.check_headers(paths, self.name, quantized=quantized)
         for file, path in paths.items():
             home_paths.link(self.target / file, path, self.home)
-        return stored
 
     def _real(self, file: str) -> Path:
         path = self.source / file

@@ -1,10 +1,8 @@
 """The headers of safetensors files, and the index of sharded ones; no weights are read."""
 
-import math
 import re
 import struct
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,37 +20,25 @@ _FLOATING: Final = frozenset({"F64", "F32", "F16", "BF16"})
 _TRAINED: Final = re.compile(r"(.*\.)?(weight|bias)")
 
 
-@dataclass(frozen=True)
-class Stored:
-    bytes: int
-    """Of the files."""
-    numbers: int
-    """How many numbers their tensors have."""
-
-
-def read_headers(paths: Mapping[str, Path], name: str, *, quantized: bool) -> Stored:
+def check_headers(paths: Mapping[str, Path], name: str, *, quantized: bool) -> None:
     """StageError(invalid_model) for a file that is cut off, contradicts itself or, unless the model
     is `quantized`, holds weights that are not floating-point numbers."""
-    size = numbers = 0
     seen: dict[str, str] = {}
     for file, path in paths.items():
         _check_length(path, file, name)
-        size += path.stat().st_size
         try:
             with safe_open(path, framework="pt") as opened:
                 for tensor in opened.keys():  # noqa: SIM118 — not a mapping
-                    part = opened.get_slice(tensor)
+                    dtype = opened.get_slice(tensor).get_dtype()
                     if not quantized:
-                        _check_dtype(tensor, part.get_dtype(), file, name)
+                        _check_dtype(tensor, dtype, file, name)
                     if tensor in seen:
                         problem = f"has {tensor[:80]!r}, which is in {seen[tensor]}, too"
                         raise broken(name, file, problem)
                     seen[tensor] = file
-                    numbers += math.prod(part.get_shape())
         except (SafetensorError, ValueError, OverflowError) as error:
             problem = f"is not a valid safetensors file, or is cut off: {str(error)[:200]}"
             raise broken(name, file, problem) from error
-    return Stored(size, numbers)
 
 
 def _check_length(path: Path, file: str, name: str) -> None:

@@ -167,7 +167,8 @@ class Checking:
         columns = self.columns
         if table.columns is not None:
             columns = self._completed(columns, table.columns)
-            self._require(columns, table.columns, table.header)
+            if lacks := columns.missing(table.columns):
+                raise missing_column(columns, lacks, table.columns, table.header)
             self._note_unused(columns, table.columns)
         missing = _MissingColumns(columns)
         for place, row in table.rows(columns.wanted(table.columns or ())):
@@ -205,12 +206,6 @@ class Checking:
             is_empty = isinstance(found, Mapping) and found[name] in (None, "", [], {})
             if not is_empty and name not in self.tally.unused:
                 self.tally.unused.append(name)
-
-    @staticmethod
-    def _require(columns: Columns, found: tuple[str, ...], place: str | None) -> None:
-        missing = columns.missing(found)
-        if missing:
-            raise missing_column(columns, missing, found, place)
 
 
 class _MissingColumns:

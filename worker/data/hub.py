@@ -118,7 +118,8 @@ def _refuse(spec: HubDataset, error: Exception) -> NoReturn:
     links = [link for link in (error, error.__cause__) if link is not None]
     # Whether the machine or the network is to blame, not the data set.
     is_outside = failures.from_exception(error).code is not FailureCode.INTERNAL
-    if any(isinstance(link, GatedRepoError) for link in links) or _status(error) == 403:
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if any(isinstance(link, GatedRepoError) for link in links) or status == 403:
         code = FailureCode.DATASET_ACCESS_DENIED
         message = f"The data set {name!r} is gated or private and the Hub token has no access"
     elif any(isinstance(link, RevisionNotFoundError) for link in links):
@@ -139,7 +140,3 @@ def _refuse(spec: HubDataset, error: Exception) -> NoReturn:
         code = FailureCode.DATASET_NOT_FOUND
         message = f"The data set {name!r} cannot be loaded: {failures.describe(error)}"
     raise StageError(code, message, dataset=name, revision=revision) from error
-
-
-def _status(error: Exception) -> int | None:
-    return getattr(getattr(error, "response", None), "status_code", None)

@@ -157,11 +157,6 @@ def counts(tally: Tally) -> dict[str, Any]:
     }
 
 
-def told(tally: Tally) -> dict[str, int]:
-    """What is worth a notice: rows that were left out, and what was changed in others."""
-    return {"skipped": tally.bad, **tally.changes}
-
-
 def summary(report: Mapping[str, Any]) -> dict[str, Any]:
     """The report without its bad rows: what the job's page shows."""
     splits = {

@@ -103,7 +103,8 @@ def numbered(file: BinaryIO, source: Source) -> Iterator[Numbered]:
             _refuse_other_encodings(raw, source)
             raw = raw.removeprefix(_BOM)
         if len(raw) > MAX_ROW_BYTES:
-            _skip_line(file, raw)
+            while raw and not raw.endswith(b"\n"):
+                raw = file.readline(_PIECE)
             yield number, "", too_long(MAX_ROW_BYTES)
         else:
             yield number, *_decoded(raw)
@@ -117,12 +118,6 @@ def _refuse_other_encodings(begin: bytes, source: Source) -> None:
                 f"is {encoding}, and must be UTF-8: convert it with "
                 f"`iconv -f {encoding} -t UTF-8 <file> > <new file>`",
             )
-
-
-def _skip_line(file: BinaryIO, raw: bytes) -> None:
-    """Skip the rest of a line."""
-    while raw and not raw.endswith(b"\n"):
-        raw = file.readline(_PIECE)
 
 
 def _decoded(raw: bytes) -> tuple[str, RowError | None]:

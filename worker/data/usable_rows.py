@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from service.contract.failures import FailureCode, StageError
 from worker.data.cleaning import SHOWN, BadRow, Tally
@@ -69,7 +69,14 @@ class Policy:
                 {"split": split.name, **_shown(row, split.tables)}
                 for split, row in first_bad(splits, SHOWN)
             ],
-            splits={split.name: _counts(split.tally) for split in splits},
+            splits={
+                split.name: {
+                    "rows_bad": split.tally.bad,
+                    "rows_read": split.tally.read,
+                    "bad_by_reason": by_reason(split.tally),
+                }
+                for split in splits
+            },
         )
 
     def _message(self, splits: Sequence[Split]) -> str:
@@ -146,10 +153,6 @@ def _by_check(splits: Sequence[Split]) -> dict[str, dict[str, int]]:
     for split in splits:
         checks.update(split.tally.checks)
     return {"bad_by_check": _most_first(checks)} if checks else {}
-
-
-def _counts(tally: Tally) -> dict[str, Any]:
-    return {"rows_bad": tally.bad, "rows_read": tally.read, "bad_by_reason": by_reason(tally)}
 
 
 def _code(splits: Sequence[Split]) -> FailureCode:

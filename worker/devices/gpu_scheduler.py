@@ -36,26 +36,17 @@ class Assignment:
     held: HeldGpus
 
 
+@dataclass
 class GpuScheduler:
     """`try_claim` claims a waiting job with the given GPUs; `enqueue` sends the message of a job
     that still waits; `poll_seconds` is how often the waiting jobs are read again."""
 
-    def __init__(
-        self,
-        database: Database,
-        locks: GpuLocks,
-        *,
-        try_claim: Callable[[str, str, tuple[str, ...]], Claim | None],
-        enqueue: Callable[[str], None],
-        shutdown: Shutdown,
-        poll_seconds: float,
-    ) -> None:
-        self._database = database
-        self._locks = locks
-        self._try_claim = try_claim
-        self._enqueue = enqueue
-        self._shutdown = shutdown
-        self._poll_seconds = poll_seconds
+    database: Database
+    locks: GpuLocks
+    try_claim: Callable[[str, str, tuple[str, ...]], Claim | None]
+    enqueue: Callable[[str], None]
+    shutdown: Shutdown
+    poll_seconds: float
 
     def next(self, woken_by: str, queues: Sequence[str]) -> Assignment | None:
         """Claim the next job; None when no job waits for these GPUs, or the worker is to stop.
@@ -67,11 +58,11 @@ class GpuScheduler:
         dropped in the meantime.
         """
         serves_cpu = CPU_QUEUE in queues
-        with self._locks.scheduler_lock() as scheduler_lock:
+        with self.locks.scheduler_lock() as scheduler_lock:
             if not scheduler_lock.try_acquire():
                 if serves_cpu:
                     return None
-                self._enqueue(woken_by)
+                self.enqueue(woken_by)
                 if not self._wait_until(scheduler_lock.try_acquire):
                     return None
             assignment = self._assign(woken_by, queues)
@@ -79,9 +70,9 @@ class GpuScheduler:
         try:
             if serves_cpu:
                 for job in self._waiting(queues)[:1]:
-                    self._enqueue(job.job_id)
+                    self.enqueue(job.job_id)
             elif assignment is not None and assignment.claim.job_id != woken_by:
-                self._enqueue(woken_by)
+                self.enqueue(woken_by)
         except (
             SQLAlchemyError
         ) as error:  # the reconciler sends them later; the claimed job must not be lost
@@ -94,7 +85,7 @@ class GpuScheduler:
         A more urgent one may have arrived while no GPU was free.
         """
         has_waited = False
-        while not self._shutdown.is_requested():
+        while not self.shutdown.is_requested():
             waiting = self._waiting(queues)
             if not waiting:
                 return None
@@ -107,19 +98,19 @@ class GpuScheduler:
             if not has_waited:
                 has_waited = True
                 log.info("gpus.busy", waiting_job_id=waiting[0].job_id, gpus=waiting[0].gpus)
-                self._enqueue(woken_by)
-            self._wait_until(partial(self._fits, waiting), self._poll_seconds)
+                self.enqueue(woken_by)
+            self._wait_until(partial(self._fits, waiting), self.poll_seconds)
         return None
 
     def _waiting(self, queues: Sequence[str]) -> list[Waiting]:
         """The first job of each project in each queue that this worker's GPUs can ever serve."""
-        ours = [queue for queue in queues if 0 < gpus_of(queue) <= self._locks.most]
-        with self._database.read() as session:
+        ours = [queue for queue in queues if 0 < gpus_of(queue) <= self.locks.most]
+        with self.database.read() as session:
             return claims.first_waiting(session, ours)
 
     def _take(self, waiting: Sequence[Waiting]) -> tuple[Waiting, HeldGpus] | None:
         """The first job that enough GPUs are free for, unless an earlier one holds it back."""
-        return first_fitting(waiting, self._locks.acquire)
+        return first_fitting(waiting, self.locks.acquire)
 
     def _fits(self, waiting: Sequence[Waiting]) -> bool:
         found = self._take(waiting)
@@ -130,7 +121,7 @@ class GpuScheduler:
 
     def _claim(self, job: Waiting, taken: HeldGpus) -> Assignment | None:
         try:
-            claim = self._try_claim(job.job_id, job.queue, taken.gpus)
+            claim = self.try_claim(job.job_id, job.queue, taken.gpus)
         except BaseException:
             taken.release()
             raise
@@ -143,7 +134,7 @@ class GpuScheduler:
         """Wait until the condition holds; False after `seconds`, or when the worker is to stop."""
         deadline = time.monotonic() + seconds
         while not holds():
-            if self._shutdown.is_requested() or time.monotonic() > deadline:
+            if self.shutdown.is_requested() or time.monotonic() > deadline:
                 return False
             time.sleep(CHECK_SECONDS)
         return True

@@ -181,7 +181,7 @@ class Predictor:
         return request.model_copy(update={"spec": job})
 
     def _prepared(self, request: StageRequest) -> PrepareResult:
-        events = Events(self._channel)
+        events = Events(self._channel.send)
         data = sources.resolve(request, events.progress)
         reporter = DataReporter(request, data, events)
         preparation = Preparation(

@@ -20,57 +20,53 @@ _SECONDS: Final = 1800.0
 _LONGEST: Final = 500
 
 
-class StartCheck:
-    """Runs in the background; neither the worker's registration nor a job waits for it.
+def start(
+    on_report: Callable[[dict[str, Any]], None], command: Sequence[str] = _COMMAND
+) -> threading.Thread:
+    """In the background; neither the worker's registration nor a job waits for it.
 
     `on_report` is called once, on the thread, with `{"status", "checked_at", "findings"}`.
     """
+    thread = threading.Thread(
+        target=_run, args=(on_report, command), name="start-check", daemon=True
+    )
+    thread.start()
+    return thread
 
-    def __init__(
-        self, on_report: Callable[[dict[str, Any]], None], command: Sequence[str] = _COMMAND
-    ) -> None:
-        self._on_report = on_report
-        self._command = command
-        self._thread = threading.Thread(target=self._run, name="start-check", daemon=True)
 
-    def start(self) -> None:
-        self._thread.start()
+def _run(on_report: Callable[[dict[str, Any]], None], command: Sequence[str]) -> None:
+    try:
+        done = _check(command)
+        if not done.stdout:
+            raise ValueError(done.stderr)
+        report = _short(json.loads(done.stdout))
+    except (OSError, subprocess.TimeoutExpired, ValueError, TypeError, KeyError) as error:
+        log.warning("doctor.failed", error=str(error)[-_LONGEST:])
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        report = {"status": "not_run", "checked_at": now, "findings": []}
+    for finding in report["findings"]:
+        if finding["status"] in ("warning", "failed"):
+            log.warning("doctor.finding", **finding)
+    on_report(report)
 
-    def join(self, seconds: float) -> None:
-        self._thread.join(seconds)
 
-    def _run(self) -> None:
-        try:
-            done = self._check()
-            if not done.stdout:
-                raise ValueError(done.stderr)
-            report = _short(json.loads(done.stdout))
-        except (OSError, subprocess.TimeoutExpired, ValueError, TypeError, KeyError) as error:
-            log.warning("doctor.failed", error=str(error)[-_LONGEST:])
-            now = datetime.now(UTC).isoformat(timespec="seconds")
-            report = {"status": "not_run", "checked_at": now, "findings": []}
-        for finding in report["findings"]:
-            if finding["status"] in ("warning", "failed"):
-                log.warning("doctor.finding", **finding)
-        self._on_report(report)
-
-    def _check(self) -> subprocess.CompletedProcess[str]:
-        command = own_packages.python("worker.processes.parent_death", str(os.getpid()))
-        environment, adopted = child_environment.split(os.environ)
-        secrets = {**inherited_secrets.received(), **adopted}
-        with inherited_secrets.pipe(secrets) as (variables, descriptors):
-            return subprocess.run(
-                [*command, *self._command],
-                env=environment | variables,
-                pass_fds=descriptors,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_SECONDS,
-                start_new_session=True,
-                check=False,
-            )
+def _check(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    bound = own_packages.python("worker.processes.parent_death", str(os.getpid()))
+    environment, adopted = child_environment.split(os.environ)
+    secrets = {**inherited_secrets.received(), **adopted}
+    with inherited_secrets.pipe(secrets) as (variables, descriptors):
+        return subprocess.run(
+            [*bound, *command],
+            env=environment | variables,
+            pass_fds=descriptors,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_SECONDS,
+            start_new_session=True,
+            check=False,
+        )
 
 
 def _short(report: dict[str, Any]) -> dict[str, Any]:

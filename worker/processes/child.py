@@ -54,7 +54,8 @@ class Child:
         self._events, writer = os.pipe()
         os.set_blocking(self._events, False)
         self._rest = b""
-        self._at_end = False
+        self.at_end = False
+        """Whether every process has closed its end of the pipe: no more events can arrive."""
         self._oom_kills = _oom_kills()
         try:
             with log_file.open("ab") as output:
@@ -101,15 +102,10 @@ class Child:
 
     def read_lines(self, seconds: float) -> list[bytes]:
         """As `read`, for a process that reports something else."""
-        if self._at_end:
+        if self.at_end:
             return []
         ready, _, _ = select.select([self._events], [], [], seconds)
         return self._lines(self._drain()) if ready else []
-
-    @property
-    def at_end(self) -> bool:
-        """Whether every process has closed its end of the pipe: no more events can arrive."""
-        return self._at_end
 
     def has_exited(self) -> bool:
         """Whether the stage's process has ended; its pid and group stay reserved until `reap`."""
@@ -171,7 +167,7 @@ class Child:
             except BlockingIOError:
                 break
             if not chunk:
-                self._at_end = True
+                self.at_end = True
                 break
             chunks.append(chunk)
             if len(chunks) * _CHUNK >= _LONGEST_LINE:

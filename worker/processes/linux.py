@@ -2,8 +2,11 @@
 
 import ctypes
 import os
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 # Fields of /proc/self/stat (proc(5)), counted from the third, which follows the name.
 _STARTED, _ARG_START, _ARG_END = 22 - 3, 48 - 3, 49 - 3
 
@@ -29,11 +32,9 @@ def started(pid: int) -> int | None:
 
 def resident_bytes(pid: int) -> int:
     """Resident memory of a process, including shared pages; 0 if it has ended."""
-    try:
-        pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
-    except OSError:
-        return 0
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+    with suppress(OSError), open(f"/proc/{pid}/statm", "rb") as file:  # noqa: PTH123, half as long
+        return int(file.read().split()[1]) * _PAGE
+    return 0
 
 
 def threads() -> list[str]:

@@ -6,6 +6,7 @@ Used by `prepare`, `publish` and the pushes during training, with the token in H
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -126,35 +127,29 @@ class Repository:
         return [CommitOperationDelete(name) for name in there if name in pushed - files.keys()]
 
 
+@dataclass(frozen=True)
 class Change:
     """One commit. The client skips files that the Hub has already, and makes no commit if none is
     left: so a retry finds its own commit again."""
 
-    def __init__(
-        self,
-        api: HfApi,
-        target: HubSpec,
-        additions: list[CommitOperationAdd],
-        deletions: list[CommitOperationDelete],
-    ) -> None:
-        self._api = api
-        self._target = target
-        self._additions = additions
-        self._deletions = deletions
+    api: HfApi
+    target: HubSpec
+    additions: list[CommitOperationAdd]
+    deletions: list[CommitOperationDelete]
 
     def upload(self) -> None:
         """Upload the large files; they are invisible before the commit."""
-        self._api.preupload_lfs_files(
-            self._target.model_id, self._additions, revision=self._target.revision
+        self.api.preupload_lfs_files(
+            self.target.model_id, self.additions, revision=self.target.revision
         )
 
     def commit(self, message: str, parent: str | None = None) -> CommitInfo:
         """With `parent`, only if that is still the newest commit; otherwise the Hub returns 412."""
-        return self._api.create_commit(
-            self._target.model_id,
-            [*self._additions, *self._deletions],
+        return self.api.create_commit(
+            self.target.model_id,
+            [*self.additions, *self.deletions],
             commit_message=message,
-            revision=self._target.revision,
+            revision=self.target.revision,
             parent_commit=parent,
         )
 

@@ -21,10 +21,6 @@ _LONGEST: Final = 500
 """Characters of an option's value."""
 
 
-def write(path: Path, request: StageRequest, prepared: PrepareResult, trained: TrainResult) -> None:
-    path.write_text(render(request, prepared, trained), encoding="utf-8")
-
-
 def render(request: StageRequest, prepared: PrepareResult, trained: TrainResult) -> str:
     """The card as Markdown, with YAML metadata and a model-index at its top."""
     spec = request.spec

@@ -50,6 +50,12 @@ answer = tokens[0, encoded["input_ids"].shape[1] :]
 print(tokenizer.decode(answer, skip_special_tokens=True))
 """
 
+_OF_SPANS: Final = (
+    "It marks a span of the given text as the answer; it knows nothing beyond that text "
+    "and does not reason over it. Passages longer than its window must be cut into "
+    "overlapping windows, as was done in training."
+)
+
 TASK_TEXTS: Final[dict[str, TaskText]] = {
     "question-answering": TaskText(
         usage="""\
@@ -84,11 +90,7 @@ start, end = divmod(best, scores.shape[1])
 answer = context[int(offsets[start][0]) : int(offsets[end][1])]
 print(answer)
 """,
-        limits=(
-            "It marks a span of the given text as the answer; it knows nothing beyond that text "
-            "and does not reason over it. Passages longer than its window must be cut into "
-            "overlapping windows, as was done in training."
-        ),
+        limits=_OF_SPANS,
     ),
     "text-classification": TaskText(
         usage="""\
@@ -182,11 +184,7 @@ _score, start, end = max(spans)
 answer = context[int(offsets[start][0]) : int(offsets[end][1])]
 print(answer)
 """,
-        limits=(
-            "It marks a span of the given text as the answer; it knows nothing beyond that text "
-            "and does not reason over it. Passages longer than its window must be cut into "
-            "overlapping windows, as was done in training."
-        ),
+        limits=_OF_SPANS,
     ),
     "summarization": TaskText(
         usage=_GENERATE,

@@ -1,8 +1,15 @@
 """Confines this process to a view, with every layer that the view names."""
 
+import os
+import sys
+from typing import NoReturn
+
+from service.contract.stages import EVENT_FD_VARIABLE
 from worker.sandbox import landlock, namespaces
 from worker.sandbox import system_calls as sys_
 from worker.sandbox.view import Layer, View
+
+_EXIT_FAILED = 1
 
 
 def enter(view: View) -> None:
@@ -18,3 +25,18 @@ def enter(view: View) -> None:
     sys_.drop_capabilities()
     if Layer.LANDLOCK in view.layers:
         landlock.restrict(view)
+
+
+def report(error: OSError) -> NoReturn:
+    """That this process could not be confined; ends it."""
+    from service.contract.events import Failed
+    from service.contract.failures import Failure, FailureCode
+
+    message = f"The stage could not be confined: {error}"
+    sys.stderr.write(f"{message}\n")
+    sys.stderr.flush()
+    descriptor = os.environ.get(EVENT_FD_VARIABLE)
+    if descriptor is not None:
+        event = Failed(failure=Failure.of(FailureCode.SANDBOX_INCOMPLETE, message))
+        os.write(int(descriptor), event.model_dump_json().encode() + b"\n")
+    os._exit(_EXIT_FAILED)

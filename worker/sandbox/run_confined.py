@@ -10,7 +10,6 @@ from typing import NoReturn
 
 from service.prctl import die_with_parent
 from worker.sandbox import confinement
-from worker.sandbox.failed import report
 from worker.sandbox.view import View
 
 
@@ -22,7 +21,7 @@ def main() -> NoReturn:
         confinement.enter(view)
         os.execvpe(sys.argv[2], sys.argv[2:], os.environ)
     except OSError as error:
-        report(error)
+        confinement.report(error)
 
 
 if __name__ == "__main__":

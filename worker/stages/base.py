@@ -125,7 +125,7 @@ def run_stage(main: Callable[[StageRequest, Channel], BaseModel | None]) -> None
     """
     die_with_parent(os.getppid())
     channel = Channel(int(os.environ[EVENT_FD_VARIABLE]), is_silent=(rank_env.number() or 0) > 0)
-    signal.signal(signal.SIGTERM, _raise_stopped)
+    signal.signal(signal.SIGTERM, raise_stopped)
     signal.signal(signal.SIGUSR1, lambda _signal, _frame: channel.soft_stop.request())
     if inherited_secrets.adopt():
         forbid_inspection()
@@ -172,5 +172,5 @@ def failure_of(error: BaseException) -> Failure:
     return error.failure if isinstance(error, StageError) else failures.from_exception(error)
 
 
-def _raise_stopped(_signal: int, _frame: FrameType | None) -> None:
+def raise_stopped(_signal: int, _frame: FrameType | None) -> None:
     raise Stopped

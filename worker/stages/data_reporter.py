@@ -43,7 +43,9 @@ class DataReporter:
             self._write(tallies, {})
             raise problem
         for split, tally in tallies.items():
-            if counts := {name: count for name, count in report.told(tally).items() if count}:
+            # Rows that were left out, and what was changed in others.
+            changes = {"skipped": tally.bad, **tally.changes}
+            if counts := {name: count for name, count in changes.items() if count}:
                 text = ", ".join(
                     f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items()
                 )

@@ -40,7 +40,6 @@ from worker.processes.fork_protocol import (
     ForkRequest,
 )
 from worker.sandbox import confinement
-from worker.sandbox.failed import report
 from worker.sandbox.view import View
 from worker.stages.base import EXIT_STOPPED, run_stage
 
@@ -202,7 +201,7 @@ def _confine(view: View) -> None:
     try:
         confinement.enter(view)
     except OSError as error:
-        report(error)
+        confinement.report(error)
 
 
 def take_over(request: ForkRequest, output: int, events: int, secrets: int | None = None) -> None:

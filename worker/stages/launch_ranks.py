@@ -28,7 +28,14 @@ from service.contract.stages import EVENT_FD_VARIABLE
 from service.prctl import die_with_parent, forbid_inspection
 from worker.devices.cpus import cores
 from worker.stages import rank_env
-from worker.stages.base import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED, Channel, Stopped
+from worker.stages.base import (
+    EXIT_FAILED,
+    EXIT_FINISHED,
+    EXIT_STOPPED,
+    Channel,
+    Stopped,
+    raise_stopped,
+)
 
 _HOST: Final = "127.0.0.1"
 _STOP_SECONDS: Final = 5
@@ -58,7 +65,7 @@ def launch(processes: int, module: str, request: Path, start: StartRank) -> int:
     failure_file.unlink(missing_ok=True)
     group = _Ranks()
     signal.signal(signal.SIGUSR1, group.forward)
-    signal.signal(signal.SIGTERM, _raise_stopped)
+    signal.signal(signal.SIGTERM, raise_stopped)
     try:
         meeting_point = socket.create_server((_HOST, 0))
         port = meeting_point.getsockname()[1]
@@ -174,10 +181,6 @@ def _end(exit_code: int, failure: Failure | None, channel: Channel) -> int:
         channel.send(Failed(failure=failure))
         return EXIT_FAILED
     return exit_code if exit_code >= 0 else 128 - exit_code
-
-
-def _raise_stopped(_signal: int, _frame: FrameType | None) -> None:
-    raise Stopped
 
 
 if __name__ == "__main__":

@@ -14,32 +14,22 @@ from worker import failures
 from worker.stages import rank_env
 from worker.training.checkpointing.state import State
 
-_CANNOT: Final = "The model cannot be loaded or cannot compute a batch"
 _MODELS: Final = ("transformers",)
 _TOKENIZERS: Final = ("transformers", "tokenizers")
 
 
 @contextmanager
-def in_model() -> Iterator[None]:
-    """Turn an error out of transformers into StageError(invalid_model)."""
+def in_model(state: State | None = None) -> Iterator[None]:
+    """Turn an error out of transformers into StageError(invalid_model); with a `state` until an
+    optimizer step is made: a model that has computed one is sound."""
+    begin = state.progress.step if state is not None else 0
     try:
         yield
     except Exception as error:
-        if not _is_fault(error, _MODELS):
+        is_sound = state is not None and state.progress.step > begin
+        if is_sound or not _is_fault(error, _MODELS):
             raise
-        raise _invalid(_CANNOT, error) from error
-
-
-@contextmanager
-def in_first_step(state: State) -> Iterator[None]:
-    """As `in_model`, until an optimizer step is made: a model that has computed one is sound."""
-    begin = state.progress.step
-    try:
-        yield
-    except Exception as error:
-        if state.progress.step > begin or not _is_fault(error, _MODELS):
-            raise
-        raise _invalid(_CANNOT, error) from error
+        raise _invalid("The model cannot be loaded or cannot compute a batch", error) from error
 
 
 @contextmanager

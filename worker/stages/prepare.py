@@ -19,7 +19,7 @@ from worker.tasks import registry
 
 def main(request: StageRequest, channel: Channel) -> PrepareResult:
     quiet_libraries()
-    events = Events(channel)
+    events = Events(channel.send)
     task = registry.get(request.spec.variant())
     events.phase(Phase.RESOLVING)
     hub_model_id = _claim_repository(request, events)

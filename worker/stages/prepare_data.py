@@ -15,7 +15,7 @@ from service.contract.states import Phase
 from worker.data import report, sources
 from worker.data.cleaning import Checking, CountsChanges, Tally
 from worker.data.held_out import HeldOut
-from worker.data.load import Examples
+from worker.data.load import write_examples
 from worker.data.prepared_size import SizeLimit
 from worker.data.sources import Data
 from worker.data.table import Cleaner, Row
@@ -94,6 +94,7 @@ class Preparation:
         import tokenizers
         import transformers
 
+        tokenizer, policy = self._model.tokenizer, self._reporter.policy
         return {
             "layout": _LAYOUT,
             "task": self._task.name,
@@ -102,21 +103,12 @@ class Preparation:
             "data": self._data.fingerprint(),
             "columns": self._spec.columns,
             "limits": {split: self._limit(split) for split in self._data.splits()},
-            "tokenizer": tokenizer_identity(self._model.tokenizer),
-            **self._template(),
-            **self._skipping(),
+            "tokenizer": tokenizer_identity(tokenizer),
+            # The tokenizer's own, of tasks whose rows it renders; users edit it.
+            **({"chat_template": tokenizer.chat_template} if self._task.tokenizes_rows else {}),
+            **({"skipping": policy.max_bad_fraction} if policy.skips else {}),
             "versions": [datasets.__version__, tokenizers.__version__, transformers.__version__],
         }
-
-    def _template(self) -> Mapping[str, Any]:
-        """The tokenizer's own, of tasks whose rows it renders; users edit it."""
-        if not self._task.tokenizes_rows:
-            return {}
-        return {"chat_template": self._model.tokenizer.chat_template}
-
-    def _skipping(self) -> Mapping[str, Any]:
-        policy = self._reporter.policy
-        return {"skipping": policy.max_bad_fraction} if policy.skips else {}
 
     def _build(self, folder: Path) -> content_cache.Counts:
         counts: content_cache.Counts = {}
@@ -184,14 +176,15 @@ class Preparation:
     def _check(self, split: str, folder: Path, label_check: LabelCheck | None) -> Tally:
         folder.mkdir()
         clean = self._cleaner(split)
-        checking = self._checking(
-            split, clean if label_check is None else _Both(clean, label_check)
-        )
-        examples = Examples(checking, self._task.example_schema(), self._size(split))
-        return examples.write(
+        if label_check is not None:
+            clean = _Then(clean, partial(_checked, label_check))
+        return write_examples(
+            self._checking(split, clean),
+            self._task.example_schema(),
             self._data.tables(split),
             folder / EXAMPLES_FILE,
             lambda rows: self._events.progress(rows, 0),
+            self._size(split),
         )
 
     def _checking(self, split: str, clean: Cleaner) -> Checking:
@@ -212,8 +205,13 @@ class Preparation:
         if not self._task.tokenizes_rows:
             return clean
         tokenizer = self._model.tokenizer
-        tokenized = self._task.row_tokenizer(self._spec, tokenizer, self._max_length, split)
-        return _TokenizingCleaner(clean, tokenized)
+        tokenize = self._task.row_tokenizer(self._spec, tokenizer, self._max_length, split)
+
+        def tokenized(row: dict[str, Any]) -> dict[str, Any]:
+            with model_faults.in_tokenizer():
+                return tokenize(row)
+
+        return _Then(clean, tokenized)
 
     def tokenize(self, split: str, folder: Path) -> tuple[dict[str, int], dict[str, Any]]:
         context = PrepareContext(
@@ -242,37 +240,23 @@ class Preparation:
 
 
 @dataclass(frozen=True)
-class _TokenizingCleaner:
+class _Then:
+    """Cleans a row, then gives it to `step`."""
+
     clean: Cleaner
-    tokenize: Callable[[dict[str, Any]], dict[str, Any]]
+    step: Callable[[dict[str, Any]], dict[str, Any]]
 
     @property
     def counts(self) -> Mapping[str, int]:
-        return _counts(self.clean)
+        return self.clean.counts if isinstance(self.clean, CountsChanges) else {}
 
     def __call__(self, row: Row) -> dict[str, Any]:
-        cleaned = self.clean(row)
-        with model_faults.in_tokenizer():
-            return self.tokenize(cleaned)
+        return self.step(self.clean(row))
 
 
-@dataclass(frozen=True)
-class _Both:
-    clean: Cleaner
-    label_check: LabelCheck
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        return _counts(self.clean)
-
-    def __call__(self, row: Row) -> dict[str, Any]:
-        cleaned = self.clean(row)
-        self.label_check(cleaned)
-        return cleaned
-
-
-def _counts(clean: Cleaner) -> Mapping[str, int]:
-    return clean.counts if isinstance(clean, CountsChanges) else {}
+def _checked(check: LabelCheck, row: dict[str, Any]) -> dict[str, Any]:
+    check(row)
+    return row
 
 
 def _examples(folder: Path) -> Any:

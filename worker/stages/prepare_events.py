@@ -1,10 +1,9 @@
 """The events of `prepare` that the user sees."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from service.contract.events import (
-    ArtifactWritten,
     Notice,
     PhaseChanged,
     Progress,
@@ -13,29 +12,25 @@ from service.contract.events import (
 from service.contract.stages import BaseJob, ResumeSource
 from service.contract.states import Phase
 from worker.data.sources import Data
+from worker.stages import artifacts
 from worker.stages.prepare_model import Origins
-from worker.storage import atomic_dir
-
-
-class Sink(Protocol):
-    def send(self, event: StageEvent) -> None: ...
 
 
 class Events:
     """The events that the user sees."""
 
-    def __init__(self, channel: Sink) -> None:
-        self._channel = channel
+    def __init__(self, send: Callable[[StageEvent], None]) -> None:
+        self._send = send
 
     def phase(self, phase: Phase) -> None:
-        self._channel.send(PhaseChanged(phase=phase))
+        self._send(PhaseChanged(phase=phase))
 
     def progress(self, done: int, total: int) -> None:
         """`total` is 0 while it is unknown."""
-        self._channel.send(Progress(step=done, of=total))
+        self._send(Progress(step=done, of=total))
 
     def notice(self, notice: Notice) -> None:
-        self._channel.send(notice)
+        self._send(notice)
 
     def starts_from_job(self, base: BaseJob) -> None:
         what = "finished model" if base.step is None else f"checkpoint of step {base.step}"
@@ -43,14 +38,7 @@ class Events:
         self.notice(Notice(message=message, data={"base_job": base.job, "step": base.step}))
 
     def artifact(self, name: str, file: Path, workspace: Path) -> None:
-        self._channel.send(
-            ArtifactWritten(
-                name=name,
-                path=str(file.relative_to(workspace)),
-                bytes=file.stat().st_size,
-                sha256=atomic_dir.file_sha256(file),
-            )
-        )
+        artifacts.announce({name: file}, workspace, self._send)
 
     def resumes_from(self, source: ResumeSource) -> None:
         message = f"Resumes from the checkpoint of step {source.step} of {source.job}"

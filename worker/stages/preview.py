@@ -5,6 +5,7 @@ data.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -25,10 +26,10 @@ from worker.stages.data_reporter import DataReporter
 from worker.stages.prepare_data import LIMITS, Preparation, resolve_data
 from worker.stages.prepare_events import Events
 from worker.stages.prepare_model import fetch_model, locate_model
-from worker.stages.preview_epoch import epoch_of
 from worker.stages.preview_examples import Describing, examples_of, trained_tokens, unknown_share
 from worker.stages.quiet_libraries import quiet_libraries
 from worker.tasks import registry
+from worker.training.plan import Plan
 
 _BAD_ROWS: Final = 10
 _READ_FOR_EACH: Final = 10
@@ -95,7 +96,7 @@ def _with_first_rows(request: StageRequest, rows: int) -> StageRequest:
 
 def _fill(result: Preview, request: StageRequest, whole: JobSpec, options: PreviewOptions) -> None:
     """`whole`: the spec with the job's own limits."""
-    events = Events(result)
+    events = Events(result.send)
     task = registry.get(request.spec.variant())
     data = resolve_data(request, events)
     origins = locate_model(request)
@@ -140,7 +141,7 @@ def _fill(result: Preview, request: StageRequest, whole: JobSpec, options: Previ
         result.unknown_tokens = unknown_share(describing, usable[0])
         result.examples = examples_of(describing, usable[0], options.shown)
     if TRAIN in usable:
-        result.epoch = epoch_of(result.splits[TRAIN], whole)
+        result.epoch = _epoch_of(result.splits[TRAIN], whole)
 
 
 def _rows(tally: Tally, data: Data, split: str) -> dict[str, Any]:
@@ -169,6 +170,26 @@ def _extent(
     if rows is not None and not stopped_early:
         rows = max(rows if limit is None else min(rows, limit), tally.read)
     return {"is_whole": rows == tally.read, "rows_estimated": rows}
+
+
+def _epoch_of(split: Mapping[str, Any], spec: JobSpec) -> dict[str, Any] | None:
+    """What one pass over the training rows will be, from what was found in the first of them. None
+    if nobody knows how many there are."""
+    if not spec.trains or split["rows_estimated"] is None or not split["features"]:
+        return None
+    scale = split["rows_estimated"] / split["rows_read"]
+    features = round(split["features"] * scale)
+    trained = split["trained_tokens"]
+    plan = Plan.of(spec.training, features, spec.resources.processes)
+    return {
+        "is_exact": split["is_whole"],
+        "rows": split["rows_estimated"],
+        "features": features,
+        "trained_tokens": None if trained is None else round(trained * scale),
+        "batches": plan.batches_per_epoch,
+        "optimizer_steps": plan.steps_per_epoch,
+        "total_steps": plan.total_steps,
+    }
 
 
 def _described(failure: Failure) -> dict[str, Any]:

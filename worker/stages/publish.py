@@ -4,14 +4,14 @@ Started as `python -m worker.stages.publish <request.json>`; finds the Hub token
 Every step can be repeated: files that have been sent are not sent again.
 """
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from service.contract.events import ArtifactWritten, Notice, PhaseChanged
+from service.contract.events import Notice, PhaseChanged
 from service.contract.stages import PublishResult, StageRequest
 from service.contract.states import Phase
 from worker.publishing import hub_repository, model_card
+from worker.stages import artifacts
 from worker.stages.base import Channel, run_stage
 from worker.tracking.trackers import (
     MODEL_FOLDER,
@@ -48,16 +48,9 @@ def _write_card(request: StageRequest, channel: Channel) -> Path:
     assert request.trained is not None
     channel.send(PhaseChanged(phase=Phase.WRITING_MODEL_CARD))
     card = request.attempt_dir / "README.md"
-    model_card.write(card, request, request.prepared, request.trained)
-    content = card.read_bytes()
-    channel.send(
-        ArtifactWritten(
-            name=f"{MODEL_FOLDER}README.md",
-            path=str(card.relative_to(request.workspace)),
-            bytes=len(content),
-            sha256=hashlib.sha256(content).hexdigest(),
-        )
-    )
+    text = model_card.render(request, request.prepared, request.trained)
+    card.write_text(text, encoding="utf-8")
+    artifacts.announce({f"{MODEL_FOLDER}README.md": card}, request.workspace, channel.send)
     return card
 
 

@@ -102,7 +102,7 @@ def train(job: Job, soft_stop: SoftStop) -> None:
     soft_stop.postpone()
     if compile_choice.may_be_measured(job.request.spec):
         compile_choice.choose(job.training, compile_cache.Verdict(job.request))
-    with _neftune(job), model_faults.in_first_step(job.training.state):
+    with _neftune(job), model_faults.in_model(job.training.state):
         outcome = loop.train(job.training)
     if outcome is loop.Outcome.STOPPED:
         raise Stopped

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -16,7 +16,6 @@ from service.contract.stages import StageRequest, TrainResult
 from service.contract.states import Phase
 from worker.publishing import hub_repository
 from worker.stages import artifacts, result_files, tensorboard_file
-from worker.stages.promotion import promoted
 from worker.storage import atomic_dir
 from worker.training import best_model, flops, memory
 from worker.training.best_model import Choice
@@ -26,6 +25,8 @@ from worker.training.objective import Evaluation
 from worker.training.run import TrainingRun
 from worker.training.trainer_state import trainer_state
 from worker.training.validation import Validation
+
+_OF_EVALUATIONS: Final = ("eval_", "test_")
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,34 @@ def finish(job: Job) -> TrainResult | None:
         precision=job.request.spec.training.precision,
         samples=final.samples,
     )
-    return promoted(result, job.request.trained) if job.request.promotes else result
+    return _promoted(result, job.request.trained) if job.request.promotes else result
+
+
+def _promoted(result: TrainResult, earlier: TrainResult | None) -> TrainResult:
+    """The result of a promoted checkpoint: its own evaluation, and the rest from the training.
+
+    `earlier`: the training's result; None if it failed or was cancelled.
+    """
+    if earlier is None:
+        return result.model_copy(update={"is_promoted": True})
+    own = {
+        name: value for name, value in result.metrics.items() if name.startswith(_OF_EVALUATIONS)
+    }
+    kept = {
+        name: value
+        for name, value in earlier.metrics.items()
+        if not name.startswith(_OF_EVALUATIONS)
+    }
+    changes = {
+        "is_promoted": True,
+        "metrics": {**own, **kept},
+        "steps": earlier.steps,
+        "epochs": earlier.epochs,
+        "best_step": earlier.best_step,
+        "best_metric": earlier.best_metric,
+        "metric_for_best_model": earlier.metric_for_best_model,
+    }
+    return result.model_copy(update=changes)
 
 
 def _summary(training: TrainingRun) -> dict[str, float]:
@@ -139,10 +167,15 @@ def _best(job: Job, chosen: Choice) -> dict[str, Any]:
 
 
 def _save_model(job: Job, model: Any, output: Path) -> None:
-    if job.request.spec.peft is None:
+    peft = job.request.spec.peft
+    if peft is None:
         model.save_pretrained(output)
+    elif peft.merges:
+        from worker.training.adapters import adapter
+
+        adapter.merge(model).save_pretrained(output)
     else:
-        _save_adapted(job, model, output)
+        _save_adapter(job, model, output)
     job.tokenizer.save_pretrained(output)
     atomic_dir.sync_tree(output)
 
@@ -178,17 +211,6 @@ def _write_settings(job: Job, model: Any, folder: Path) -> None:
     for file in folder.glob("*.safetensors"):
         file.unlink()
     job.tokenizer.save_pretrained(folder)
-
-
-def _save_adapted(job: Job, model: Any, output: Path) -> None:
-    """The adapter alone, or the base model with the adapter merged into it."""
-    from worker.training.adapters import adapter
-
-    assert job.request.spec.peft is not None
-    if job.request.spec.peft.merges:
-        adapter.merge(model).save_pretrained(output)
-    else:
-        _save_adapter(job, model, output)
 
 
 def _save_adapter(job: Job, model: Any, folder: Path) -> None:

@@ -7,7 +7,7 @@ ends; a failed push does not fail the job, because `publish` pushes the finished
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Protocol, Self
+from typing import Any, Self
 
 import structlog
 
@@ -20,6 +20,7 @@ from service.contract.events import (
 )
 from service.contract.failures import RULES, Failure
 from service.contract.stages import PublishResult, StageRequest
+from service.contract.states import Stage
 from service.settings import Settings
 from worker import failures
 from worker.processes import stage_command
@@ -30,59 +31,12 @@ log = structlog.get_logger(__name__)
 Command = Callable[[Path], list[str]]
 
 
-class CheckpointPushes(Protocol):
-    """`offer` and `holds` are called on the recorder's thread, the rest on the main thread."""
+class CheckpointPushes:
+    """Of a training whose `hub.strategy` pushes checkpoints; any other stage has none to push.
+    `offer` and `holds` are called on the recorder's thread, the rest on the main thread.
 
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *_: object) -> None:
-        """End the push: none outlives its attempt."""
-
-    def offer(self, saved: CheckpointSaved) -> None:
-        """A checkpoint was registered; it replaces the one that waits to be pushed, if any."""
-
-    def holds(self, path: str) -> bool:
-        """Whether a push is reading this folder (relative to the workspace)."""
-
-    def poll(self) -> list[StageEvent]:
-        """Start the waiting push or check the running one; notices for the user. Never blocks."""
-
-    def stop(self) -> None:
-        """End the running push, and start no other."""
-
-    @property
-    def is_busy(self) -> bool: ...
-
-
-class NoPushes:
-    """For every stage except a training whose `hub.strategy` pushes checkpoints."""
-
-    is_busy = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def offer(self, saved: CheckpointSaved) -> None:
-        pass
-
-    def holds(self, path: str) -> bool:  # noqa: ARG002
-        return False
-
-    def poll(self) -> list[StageEvent]:
-        return []
-
-    def stop(self) -> None:
-        pass
-
-
-NO_PUSHES: Final = NoPushes()
-
-
-class CheckpointPusher:
-    """`may_commit` asks the database whether this worker still holds the claim."""
+    `may_commit` asks the database whether this worker still holds the claim.
+    """
 
     def __init__(
         self,
@@ -102,21 +56,26 @@ class CheckpointPusher:
         """Steps skipped in favour of the current one."""
         self._current: CheckpointSaved | None = None
         self._process: PushProcess | None = None
-        self._is_over = False
+        hub = request.spec.hub
+        pushes = hub is not None and hub.pushes_while_training
+        self._is_over = request.stage is not Stage.TRAIN or not pushes
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """End the push: none outlives its attempt."""
         self.stop()
 
     def offer(self, saved: CheckpointSaved) -> None:
+        """A checkpoint was registered; it replaces the one that waits to be pushed, if any."""
         with self._lock:
             if self._waiting is not None:
                 self._skipped.append(self._waiting.step)
             self._waiting = saved
 
     def holds(self, path: str) -> bool:
+        """Whether a push is reading this folder (relative to the workspace)."""
         with self._lock:
             return self._current is not None and self._current.path == path
 
@@ -125,6 +84,7 @@ class CheckpointPusher:
         return self._process is not None
 
     def poll(self) -> list[StageEvent]:
+        """Start the waiting push or check the running one; notices for the user. Never blocks."""
         if self._process is not None:
             outcome = self._process.poll()
             return [] if outcome is None else [self._ended(outcome)]
@@ -138,6 +98,7 @@ class CheckpointPusher:
         return []
 
     def stop(self) -> None:
+        """End the running push, and start no other."""
         self._is_over = True
         self._close()
 

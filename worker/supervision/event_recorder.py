@@ -22,7 +22,7 @@ from service.store import history, quotas
 from service.store.claims import Claim
 from service.store.database import Database, is_outage
 from worker.storage import atomic_dir
-from worker.supervision.checkpoint_pushes import NO_PUSHES, CheckpointPushes
+from worker.supervision.checkpoint_pushes import CheckpointPushes
 
 log = structlog.get_logger(__name__)
 
@@ -39,7 +39,7 @@ class EventRecorder:
         claim: Claim,
         workspace: Path,
         interval: float = 0.5,
-        pushes: CheckpointPushes = NO_PUSHES,
+        pushes: CheckpointPushes | None = None,
     ) -> None:
         self._database = database
         self._claim = claim
@@ -138,7 +138,7 @@ class EventRecorder:
             self.is_stale = True
             return
         saved = [event for event in self._batch if isinstance(event, CheckpointSaved)]
-        if saved:
+        if saved and self._pushes is not None:
             self._pushes.offer(saved[-1])
         self._pruned += recorded.pruned
         with self._lock:
@@ -165,7 +165,8 @@ class EventRecorder:
 
         A checkpoint that is being pushed is removed after its push.
         """
-        due = [path for path in self._pruned if not self._pushes.holds(path)]
+        pushes = self._pushes
+        due = [path for path in self._pruned if pushes is None or not pushes.holds(path)]
         self._pruned = [path for path in self._pruned if path not in due]
         for path in due:
             folder = (self._workspace / path).resolve()

@@ -19,9 +19,6 @@ from service.store.database import Database
 from service.store.prediction_claims import PredictionClaim
 from worker.supervision import stage_views
 
-_SETTINGS = "hub"
-"""In an attempt's folder: `hub_repository.settings_dir`, a module that loads the Hub's library."""
-
 
 @dataclass(frozen=True)
 class Source:
@@ -70,7 +67,7 @@ def resolve(database: Database, settings: Settings, claimed: PredictionClaim) ->
     accepted = JobSpec.accepted(spec)
     is_adapter = accepted.peft is not None and (model.step is not None or not accepted.peft.merges)
     finished = results.get(Stage.TRAIN)
-    places = [folder.parents[1] / _SETTINGS]
+    places = [folder.parents[1] / stage_views.CHECKPOINT_SETTINGS]
     if finished is not None and finished["output_dir"]:
         places.append(workspace / finished["output_dir"])
     trained = TrainedModel(
@@ -136,4 +133,4 @@ def shown(request: PredictorRequest) -> Iterator[Path]:
     yield trained.folder
     yield from trained.settings
     if trained.base is not None:
-        yield from stage_views.folders_of(trained.base, stage)
+        yield from stage_views.with_links(trained.base, stage)

@@ -28,7 +28,7 @@ from service.store.claims import Claim
 from service.store.database import Database
 from service.store.models import CheckpointRow, FileRow
 from worker.storage import atomic_dir
-from worker.supervision import base_job, resume_source
+from worker.supervision import base_job
 from worker.tracking import shipper
 from worker.tracking.trackers import Tracker
 
@@ -58,7 +58,7 @@ class _Inputs:
             return cls(registered, pruned, {}, {}, None, None)
         files, names = _uploaded_files(session, settings, claim)
         base = base_job.resolve(session, claim.scope, settings, claim.spec)
-        source = resume_source.resolve(session, claim.scope, settings, claim.spec, prepared)
+        source = base_job.resume_source(session, claim.scope, settings, claim.spec, prepared)
         return cls(registered, pruned, files, names, base, source)
 
 

@@ -36,7 +36,7 @@ _MEASURED: Final = (
     project_cache.EQUIVALENCE,
 )
 _CPU_LOCK: Final = Path("devices") / "cpu.lock"
-_CHECKPOINT_SETTINGS: Final = "hub"
+CHECKPOINT_SETTINGS: Final = "hub"
 """In an attempt's folder: `hub_repository.settings_dir`, a module that loads the Hub's library."""
 _SHARED_MEMORY: Final = Path("/dev/shm")
 _PORTS: Final = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
@@ -114,11 +114,6 @@ def of_prediction(
     )
 
 
-def folders_of(folder: Path, request: StageRequest) -> Iterator[Path]:
-    """`folder` and the files of the job's that its links lead to."""
-    return _with_links(folder, request)
-
-
 def _guarded(request: StageRequest, environment: Mapping[str, str]) -> Iterator[Path]:
     """All folders that some stage can write into."""
     yield request.workspace.parent
@@ -157,19 +152,20 @@ def _readable(
         yield request.prepared.prepared_dir
         yield from _of_other_job(request.prepared.base_job)
         for folder in {request.prepared.model_dir, request.prepared.tokenizer_dir}:
-            yield from _with_links(folder, request)
+            yield from with_links(folder, request)
 
 
 def _of_other_job(base: BaseJob | None) -> Iterator[Path]:
     if base is not None:
         yield base.folder
-        yield base.folder.parents[1] / _CHECKPOINT_SETTINGS
+        yield base.folder.parents[1] / CHECKPOINT_SETTINGS
         if base.finished is not None:
             yield base.finished
 
 
-def _with_links(folder: Path, request: StageRequest) -> Iterator[Path]:
-    """A snapshot of the Hub's cache, and a model with another configuration, consist of links."""
+def with_links(folder: Path, request: StageRequest) -> Iterator[Path]:
+    """`folder` and the files of the job's that its links lead to: a snapshot of the Hub's cache
+    consists of links, and so does a model with another configuration."""
     yield folder
     allowed = _roots(request)
     if folder.is_dir():

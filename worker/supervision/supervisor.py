@@ -28,7 +28,7 @@ from worker.processes.private_folder import private_folder
 from worker.processes.spawn import Start
 from worker.sandbox import layers
 from worker.supervision import host_lack, project_access, stage_request, stage_views
-from worker.supervision.checkpoint_pushes import NO_PUSHES, CheckpointPusher, CheckpointPushes
+from worker.supervision.checkpoint_pushes import CheckpointPushes
 from worker.supervision.confined import Confined, confined
 from worker.supervision.event_recorder import EventRecorder
 from worker.supervision.hang_detector import cpu_seconds
@@ -121,17 +121,13 @@ class Supervisor:
         return host_lack.measured(failure, self._settings)
 
     def _pushes(self, settings: Settings, claim: Claim, request: StageRequest) -> CheckpointPushes:
-        hub = claim.spec.hub
-        if claim.stage is not Stage.TRAIN or hub is None or not hub.pushes_while_training:
-            return NO_PUSHES
-
         def may_commit() -> bool:
             with self._database.read() as session:
                 return (
                     claims.requested_state(session, claim.job_id, claim.epoch) is JobState.RUNNING
                 )
 
-        return CheckpointPusher(settings, request, may_commit)
+        return CheckpointPushes(settings, request, may_commit)
 
     def _run(
         self,
@@ -164,7 +160,15 @@ class Supervisor:
             stop_policy = StopPolicy(
                 claim, self._settings, heartbeat, recorder, self._shutdown, taken
             )
-            with self._sampler(child, claim, recorder):
+            sampler = SystemSampler(
+                child.pid,
+                recorder.add,
+                claim.created_at,
+                self._settings.system_metrics_seconds,
+                disk=self._settings.home,
+                gpus=claim.gpus,
+            )
+            with sampler:
                 outcome = self._relay_events(process, request, stop_policy, recorder, pushes)
             process.reap()
             if isinstance(outcome, Finished):
@@ -186,16 +190,6 @@ class Supervisor:
             message = f"The sandbox is incomplete here; `{claim.stage}` could: {'; '.join(missing)}"
             data = {"stage": claim.stage, "missing": missing}
             recorder.add(Notice(message=message, data=data))
-
-    def _sampler(self, child: Child, claim: Claim, recorder: EventRecorder) -> SystemSampler:
-        return SystemSampler(
-            child.pid,
-            recorder.add,
-            claim.created_at,
-            self._settings.system_metrics_seconds,
-            disk=self._settings.home,
-            gpus=claim.gpus,
-        )
 
     def _relay_events(
         self,

@@ -27,7 +27,7 @@ class SystemSampler:
 
     `emit` is called with Metric(kind="system"); its step is whole seconds since `created_at`,
     so that the numbers of all attempts share one axis. `gpus`: UUIDs of the stage's GPUs; no
-    other is sampled. A context manager, or start and stop.
+    other is sampled.
     """
 
     def __init__(
@@ -50,19 +50,13 @@ class SystemSampler:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="system-metrics", daemon=True)
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join(_STOP_SECONDS)
-
     def __enter__(self) -> Self:
-        self.start()
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
+        self._stop.set()
+        self._thread.join(_STOP_SECONDS)
 
     def _run(self) -> None:
         with _gpus(self._gpus) as gpus:

@@ -41,7 +41,8 @@ def params(folder: Path) -> Mapping[str, str]:
 @functools.lru_cache(maxsize=8)
 def _params(file: Path, _changed_at: int) -> Mapping[str, str]:
     """Read once: the params of a running job are asked for every few seconds."""
-    config = json.loads(_read(file, _CONFIG_BYTES))
+    with file.open("rb") as stream:
+        config = json.loads(stream.read(_CONFIG_BYTES))
     if not isinstance(config, dict):
         return {}
     found = dict(_shape(config)) | _count(file.parent)
@@ -82,8 +83,3 @@ def _weights(file: Path) -> int:
         header = json.loads(stream.read(length))
     header.pop("__metadata__", None)
     return sum(math.prod(tensor["shape"]) for tensor in header.values())
-
-
-def _read(file: Path, most: int) -> bytes:
-    with file.open("rb") as stream:
-        return stream.read(most)

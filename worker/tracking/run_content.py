@@ -182,7 +182,9 @@ def _tags(job: TrackedJob, spec: JobSpec, dataset: str) -> dict[str, str]:
     }
     if spec.base_job is not None:
         own["finetune.base_job"] = spec.base_job
-    return origin_tags(spec, job.id) | own | _search_tags(job)
+    of_search = {SEARCH_ID_TAG: job.search_id, TRIAL_TAG: job.trial, PARENT_TAG: job.parent_run_id}
+    own |= {key: str(value) for key, value in of_search.items() if value is not None}
+    return origin_tags(spec, job.id) | own
 
 
 def origin_tags(spec: JobSpec, subject_id: str) -> dict[str, str]:
@@ -196,11 +198,6 @@ def origin_tags(spec: JobSpec, subject_id: str) -> dict[str, str]:
     labels = {f"metadata.{key}": value for key, value in spec.metadata.items()}
     chosen = {accepted_key(key): value for key, value in spec.tracking.tags.items()}
     return origin | chosen | labels
-
-
-def _search_tags(job: TrackedJob) -> dict[str, str]:
-    values = {SEARCH_ID_TAG: job.search_id, TRIAL_TAG: job.trial, PARENT_TAG: job.parent_run_id}
-    return {key: str(value) for key, value in values.items() if value is not None}
 
 
 @functools.cache

@@ -1,14 +1,16 @@
 """One run for each job and for each search, whoever creates it, and how it ends."""
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeVar
 
 from service.contract.states import JobState
 from service.store import tracking
 from service.store.database import Database
-from service.store.tracking import Tracked
+from service.store.search_tracking import TrackedSearch
+from service.store.tracking import Tracked, TrackedJob
 from worker.tracking.trackers import NewRun, RunRef, RunStatus, Tracker
 
+Subject = TypeVar("Subject", TrackedJob, TrackedSearch)
 STATUS: Final[Mapping[str, RunStatus]] = {
     JobState.SUCCEEDED: "FINISHED",
     JobState.FAILED: "FAILED",
@@ -45,16 +47,35 @@ def adopted(
     with database.write(audited=False) as session:
         first = found[0]
         kept = tracking.adopt_run(session, table, row_id, first.experiment_id, first.run_id)
-    _discard(tracker, found, kept)
+    discard_others(tracker, found, kept)
     return kept
 
 
-def discard_others(tracker: Tracker, run: NewRun, kept: str) -> None:
-    """Remove what a process left that was killed between creating a run and comparing."""
-    _discard(tracker, tracker.find(run.experiment, run.tags), kept)
+def set_status(
+    tracker: Tracker,
+    run_id: str,
+    subject: Subject,
+    load: Callable[[], Subject | None],
+    end_tags: Callable[[Subject], Mapping[str, str]],
+    all_end_tags: Sequence[str],
+) -> None:
+    """Set the run's status to that of its job or search.
+
+    Each writer reads the row again afterwards and corrects the status, in case the job was retried,
+    or the search extended or ended, in between.
+    """
+    now: Subject | None = subject
+    while now is not None:
+        if now.ended_at is None:
+            tracker.reopen(run_id, all_end_tags)
+        else:
+            tracker.end(run_id, STATUS[now.state], now.ended_at, end_tags(now))
+        before, now = now, load()
+        if now is None or now.ended_at == before.ended_at:
+            return
 
 
-def _discard(tracker: Tracker, found: list[RunRef], kept: str | None) -> None:
+def discard_others(tracker: Tracker, found: list[RunRef], kept: str | None) -> None:
     for run in found:
         if run.run_id != kept:
             tracker.discard(run.run_id)

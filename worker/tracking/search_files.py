@@ -34,7 +34,9 @@ def write(database: Database, search_id: str, spec: SearchSpec, folder: Path) ->
             for file in files.values()
         ]
         as_json, as_csv = opened
-        table = csv.DictWriter(as_csv, _columns(spec), lineterminator="\n")
+        metrics = (objective.metric for objective in spec.objectives)
+        columns = [*_FIXED_COLUMNS, *spec.dimensions, *metrics, *_LAST_COLUMNS]
+        table = csv.DictWriter(as_csv, columns, lineterminator="\n")
         table.writeheader()
         separator = "[\n"
         for row, reports in _trials(database, search_id):
@@ -75,11 +77,6 @@ def _entry(row: SearchTrialRow, reports: _Reports) -> dict[str, Any]:
         "ended_at": row.ended_at and row.ended_at.isoformat(),
         "reports": [{"resource": resource, "value": value} for resource, value in reports.items()],
     }
-
-
-def _columns(spec: SearchSpec) -> list[str]:
-    metrics = (objective.metric for objective in spec.objectives)
-    return [*_FIXED_COLUMNS, *spec.dimensions, *metrics, *_LAST_COLUMNS]
 
 
 def _line(row: SearchTrialRow, spec: SearchSpec) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Any number of workers may do so at once: everything is read from SQL and may be 
 
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -81,12 +82,16 @@ def _ship(database: Database, tracker: Tracker, search: TrackedSearch, until: fl
         run_id = _run_of(database, tracker, search)
     if run_id is not None:
         spec = _spec(search)
-        runs.discard_others(tracker, _new_run(search, spec), run_id)
+        # Also what a process left that was killed between creating a run and comparing.
+        new = _new_run(search, spec)
+        runs.discard_others(tracker, tracker.find(new.experiment, new.tags), run_id)
         tracker.describe(run_id, search_content.description(search, spec))
         _send_scores(database, tracker, search, run_id, until)
         if search.ended_at is not None:
             _send_files(database, tracker, search, run_id, until)
-        _set_status(database, tracker, search, run_id)
+        load = partial(_load, database, search.id)
+        tags = search_content.END_TAGS
+        runs.set_status(tracker, run_id, search, load, search_content.end_tags, tags)
     return _complete(database, search)
 
 
@@ -125,24 +130,6 @@ def _send_files(
         # All of them: those of an earlier end may have the same size.
         if not log_missing(tracker, run_id, files, until, files):
             raise TrackerUnreachableError("too slow: the other files are sent next time")
-
-
-def _set_status(database: Database, tracker: Tracker, search: TrackedSearch, run_id: str) -> None:
-    """Set the run's status to the search's.
-
-    Each writer reads the search again afterwards and corrects the status, in case it has ended or
-    was extended in between.
-    """
-    now: TrackedSearch | None = search
-    while now is not None:
-        if now.ended_at is None:
-            tracker.reopen(run_id, search_content.END_TAGS)
-        else:
-            tags = search_content.end_tags(now)
-            tracker.end(run_id, runs.STATUS[now.state], now.ended_at, tags)
-        before, now = now, _load(database, search.id)
-        if now is None or now.ended_at == before.ended_at:
-            return
 
 
 def _load(database: Database, search_id: str) -> TrackedSearch | None:

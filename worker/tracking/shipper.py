@@ -79,10 +79,10 @@ def sync(database: Database, tracker: Tracker, job_id: str, workspace: Path) -> 
         return shipper.finish(time.monotonic() + _SYNC_SECONDS)
     except TrackerUnreachableError as error:
         _log.warning("mlflow.unreachable", job_id=job_id, error=str(error))
-        return _postpone(database, job_id)
+        return _end_or_postpone(database, job_id, is_rejected=False)
     except TrackerRejectedError as error:
         _log.warning("mlflow.rejected", job_id=job_id, error=str(error))
-        return _give_up(database, job_id)
+        return _end_or_postpone(database, job_id, is_rejected=True)
 
 
 class BackgroundShipper:
@@ -181,22 +181,8 @@ class _Shipper:
             _log.warning("mlflow.model_rejected", job_id=job.id, error=str(error))
 
     def _set_status(self, job: TrackedJob, run_id: str) -> None:
-        """Set the run's status to the job's.
-
-        Each writer reads the job again afterwards and corrects the status, in case the job was
-        retried in between.
-        """
-        while True:
-            if job.ended_at is None:
-                self._tracker.reopen(run_id, run_content.END_TAGS)
-            else:
-                self._tracker.end(
-                    run_id, runs.STATUS[job.state], job.ended_at, run_content.end_tags(job)
-                )
-            now = self._load()
-            if now is None or now.ended_at == job.ended_at:
-                return
-            job = now
+        tags = run_content.END_TAGS
+        runs.set_status(self._tracker, run_id, job, self._load, run_content.end_tags, tags)
 
     def _load(self) -> TrackedJob | None:
         with self._database.read() as session:
@@ -309,23 +295,15 @@ def _run_of(database: Database, tracker: Tracker, job: TrackedJob) -> str | None
     return runs.adopted(database, tracker, new, JobRow, job.id)
 
 
-def _postpone(database: Database, job_id: str) -> bool:
-    """Try again later."""
+def _end_or_postpone(database: Database, job_id: str, *, is_rejected: bool) -> bool:
+    """Try again later, or mark tracking as complete: after a week, or where the run rejects
+    everything, for example because it was deleted."""
     with database.write() as session:
         job = store.load(session, job_id)
         if job is None or job.ended_at is None:
             return False
-        wait = runs.retry_wait(job.seconds_since_end)
+        wait = None if is_rejected else runs.retry_wait(job.seconds_since_end)
         if wait is None:
             return store.finish(session, job_id, job.ended_at)
         store.retry_in(session, JobRow, job_id, wait)
     return False
-
-
-def _give_up(database: Database, job_id: str) -> bool:
-    """Mark tracking as complete: the run rejects everything, for example because it was deleted."""
-    with database.write() as session:
-        job = store.load(session, job_id)
-        if job is None or job.ended_at is None:
-            return False
-        return store.finish(session, job_id, job.ended_at)

@@ -1,4 +1,4 @@
-"""Trackers show a job's metrics: the protocol, MLflow, and one that stores nothing.
+"""Trackers show a job's metrics: MLflow, and one that stores nothing.
 
 No SQL here, so that the `publish` stage can use it too. Importing this module does not import
 mlflow; an `MlflowTracker` does so at its first call, and that does not import torch.
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import SecretStr
 
@@ -106,12 +106,13 @@ class Description:
     """What the note has a link to."""
 
 
-class Tracker(Protocol):
+class Tracker:
     """Every call may be repeated, and may raise TrackerUnreachableError or
-    TrackerRejectedError."""
+    TrackerRejectedError. This one stores nothing: it finds no run, so nothing is sent."""
 
-    def find(self, experiment: str, tags: Mapping[str, str]) -> list[RunRef]:
+    def find(self, experiment: str, tags: Mapping[str, str]) -> list[RunRef]:  # noqa: ARG002
         """The runs with all these tags, oldest first: several if two processes created one each."""
+        return []
 
     def create(self, run: NewRun) -> None: ...
 
@@ -122,21 +123,25 @@ class Tracker(Protocol):
     def log_points(self, run_id: str, points: Sequence[Point]) -> None:
         """A point that is sent twice is stored once."""
 
-    def tag(self, run_id: str, key: str) -> str | None: ...
+    def tag(self, run_id: str, key: str) -> str | None:  # noqa: ARG002
+        return None
 
     def set_tag(self, run_id: str, key: str, value: str) -> None: ...
 
-    def sizes(self, run_id: str) -> dict[str, int]:
+    def sizes(self, run_id: str) -> dict[str, int]:  # noqa: ARG002
         """Artifact path → size in bytes, of every artifact of the run."""
+        return {}
 
     def log_file(self, run_id: str, file: Path, name: str) -> None:
         """Upload `file` as the artifact `name`, a path in the run."""
 
-    def artifact_uri(self, run_id: str) -> str: ...
+    def artifact_uri(self, run_id: str) -> str:
+        raise TrackerRejectedError(f"no tracker is configured, so there is no run {run_id}")
 
-    def remove_files(self, run_id: str) -> bool:
+    def remove_files(self, run_id: str) -> bool:  # noqa: ARG002
         """Remove the run's artifacts and its logged model. False if those of a registered version
         stay."""
+        return True
 
     def add_model(self, run_id: str, model: FinishedModel) -> None:
         """Log the run's model as a model, and register it if the job requests that."""
@@ -148,45 +153,11 @@ class Tracker(Protocol):
         """Set the run to RUNNING, and remove these tags of an earlier end."""
 
 
-class NullTracker:
-    """Stores nothing: it finds no run, so nothing is sent."""
-
-    def find(self, experiment: str, tags: Mapping[str, str]) -> list[RunRef]:  # noqa: ARG002
-        return []
-
-    def create(self, run: NewRun) -> None: ...
-
-    def discard(self, run_id: str) -> None: ...
-
-    def describe(self, run_id: str, description: Description) -> None: ...
-
-    def log_points(self, run_id: str, points: Sequence[Point]) -> None: ...
-
-    def tag(self, run_id: str, key: str) -> str | None: ...
-
-    def set_tag(self, run_id: str, key: str, value: str) -> None: ...
-
-    def sizes(self, run_id: str) -> dict[str, int]:  # noqa: ARG002
-        return {}
-
-    def log_file(self, run_id: str, file: Path, name: str) -> None: ...
-
-    def artifact_uri(self, run_id: str) -> str:
-        raise TrackerRejectedError(f"no tracker is configured, so there is no run {run_id}")
-
-    def remove_files(self, run_id: str) -> bool:  # noqa: ARG002
-        return True
-
-    def add_model(self, run_id: str, model: FinishedModel) -> None: ...
-
-    def end(
-        self, run_id: str, status: RunStatus, at: datetime, tags: Mapping[str, str]
-    ) -> None: ...
-
-    def reopen(self, run_id: str, tags: Sequence[str]) -> None: ...
+class NullTracker(Tracker):
+    """Where the operator has configured none."""
 
 
-class MlflowTracker:
+class MlflowTracker(Tracker):
     """A tracking server over HTTP, with one retry and a short timeout: metrics wait in SQL."""
 
     def __init__(

@@ -20,7 +20,7 @@ from worker.processes.child import Child
 from worker.processes.fork_client import ForkClient
 from worker.supervision.limits import stage_group
 from worker.supervision.limits.resource_watch import ResourceWatch
-from worker.supervision.limits.stage_group import NO_GROUP, Group, StageGroup
+from worker.supervision.limits.stage_group import NO_GROUP, NoGroup, StageGroup
 from worker.supervision.limits.stage_limits import StageLimits
 from worker.supervision.limits.written_files import WrittenFiles
 
@@ -128,7 +128,7 @@ class TestJoining:
         assert control_group.joining(["program"], None) == ["program"]
 
 
-class FakeGroup:
+class FakeGroup(NoGroup):
     folder = Path("/nowhere")
 
     def __init__(self, found: Failure | None) -> None:
@@ -156,7 +156,7 @@ class TestWatch:
             yield child
             child.kill()
 
-    def watch(self, child: subprocess.Popen[bytes], folder: Path, group: Group) -> ResourceWatch:
+    def watch(self, child: subprocess.Popen[bytes], folder: Path, group: NoGroup) -> ResourceWatch:
         files = WrittenFiles([folder], self.SMALL)
         return ResourceWatch(child.pid, self.SMALL, files, group)
 

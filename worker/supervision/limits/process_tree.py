@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from worker.processes import linux
 from worker.processes.child import STARTED
 
 _PROC: Final = Path("/proc")
-_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _KIB: Final = 1024
 _BLOCK: Final = 512
 _REAP_SECONDS: Final = 1.0
@@ -61,7 +61,9 @@ class ProcessTree:
         for process in alive.values():
             children[process.parent].append(process)
         found: dict[int, Process] = {}
-        waiting = [alive[pid] for pid in self._seeds() if self._is_same(alive.get(pid))]
+        waiting = [
+            alive[pid] for pid in {self._root, *self._members} if self._is_same(alive.get(pid))
+        ]
         strays = _strays(children[os.getpid()]) if self._adopts else []
         self._adopted |= {child.pid for child in strays}
         waiting += strays
@@ -75,7 +77,7 @@ class ProcessTree:
 
     def resident_bytes(self) -> int:
         """The most that those seen by `scan` can have: shared pages count for each of them."""
-        return sum(_resident_bytes(pid) for pid in self._members)
+        return sum(linux.resident_bytes(pid) for pid in self._members)
 
     def used_bytes(self) -> dict[Process, int]:
         """Of each, with its part of the shared pages."""
@@ -117,9 +119,6 @@ class ProcessTree:
         while self._adopted and time.monotonic() < deadline:
             self._adopted -= {pid for pid in self._adopted if _has_ended(pid)}
             time.sleep(0.005 if self._adopted else 0)
-
-    def _seeds(self) -> set[int]:
-        return {self._root, *self._members}
 
     def _is_same(self, process: Process | None) -> bool:
         known = None if process is None else self._members.get(process.pid)
@@ -182,12 +181,6 @@ def _status(pid: int) -> bytes:
     with suppress(OSError):
         return Path(f"/proc/{pid}/status").read_bytes()
     return b""
-
-
-def _resident_bytes(pid: int) -> int:
-    with suppress(OSError), open(f"/proc/{pid}/statm", "rb") as file:  # noqa: PTH123
-        return int(file.read().split()[1]) * _PAGE
-    return 0
 
 
 def _used_bytes(pid: int) -> int:

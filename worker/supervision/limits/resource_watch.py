@@ -13,8 +13,8 @@ import structlog
 from service.contract.failures import Failure
 from worker.devices import memory
 from worker.supervision.limits import breaches
-from worker.supervision.limits.process_tree import Process, ProcessTree
-from worker.supervision.limits.stage_group import NO_GROUP, Group
+from worker.supervision.limits.process_tree import ProcessTree
+from worker.supervision.limits.stage_group import NO_GROUP, NoGroup, StageGroup
 from worker.supervision.limits.stage_limits import GIB, StageLimits
 from worker.supervision.limits.written_files import WrittenFiles
 
@@ -48,7 +48,7 @@ class ResourceWatch:
         pid: int,
         limits: StageLimits,
         files: WrittenFiles,
-        group: Group = NO_GROUP,
+        group: StageGroup | NoGroup = NO_GROUP,
         *,
         adopts: bool = True,
         goes_first: bool = False,
@@ -158,16 +158,12 @@ class ResourceWatch:
         """Bytes of all processes, and of those that have the most."""
         largest = Counter[str]()
         for process, count in self._tree.used_bytes().items():
-            largest[_shown(process)] += count
+            # A process chooses its own name.
+            largest[_ODD.sub("?", process.name) or "?"] += count
         unmapped = self._tree.unmapped_bytes()
         if unmapped:
             largest["files in memory"] = unmapped
         return largest.total(), dict(largest.most_common(_NAMED))
-
-
-def _shown(process: Process) -> str:
-    """A process chooses its own name."""
-    return _ODD.sub("?", process.name) or "?"
 
 
 def _tasks_of_machine() -> int:

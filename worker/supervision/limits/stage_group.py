@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -24,18 +24,6 @@ _PREFIX: Final = "finetune-stage"
 _INNER: Final = "stage"
 _END_SECONDS: Final = 5.0
 _NUMBERS: Final = count()
-
-
-class Group(Protocol):
-    @property
-    def folder(self) -> Path | None:
-        """The group that the stage's first process has to join; None: there is none."""
-
-    def fault(self) -> Failure | None:
-        """Which of its limits the stage has reached, if one."""
-
-    def kill(self) -> None:
-        """Kill everything that is in it."""
 
 
 class NoGroup:
@@ -65,7 +53,7 @@ def prepare() -> str:
 
 
 @contextmanager
-def stage_group(limits: StageLimits) -> Iterator[Group]:
+def stage_group(limits: StageLimits) -> Iterator["StageGroup | NoGroup"]:
     """As long as the context lasts; then everything that is left in it is killed."""
     group = _make(limits)
     try:
@@ -97,7 +85,8 @@ class StageGroup:
     def __init__(self, base: Path, limits: StageLimits) -> None:
         self._limits = limits
         self._folder = base / _own_name()
-        self.folder: Path | None = self._folder / _INNER
+        self.folder = self._folder / _INNER
+        """The group that the stage's first process has to join."""
         self.folder.mkdir(parents=True)
         try:
             self._limit()
@@ -115,6 +104,7 @@ class StageGroup:
         write(self._folder, "cgroup.max.descendants", 1)
 
     def fault(self) -> Failure | None:
+        """Which of its limits the stage has reached, if one."""
         killed = _table(self._folder / "memory.events").get("oom_kill", 0)
         if killed:
             limit = self._limits.memory_bytes
