@@ -21,7 +21,6 @@ from tests.tasks.stages import StagedJob, write_rows
 from tests.training.support import Killed, Recorder, at_checkpoint
 from worker.publishing import hub_repository
 from worker.tasks import registry
-from worker.tasks.base import load_splits
 from worker.training.adapters.adapter import known_warnings
 
 SENTENCE = "the report of the water board was read by all who were there in the morning "
@@ -118,7 +117,7 @@ def losses(recorder: Recorder, after: int = 0) -> list[float]:
 
 
 def output(job: StagedJob, result: TrainResult) -> Path:
-    return job.workspace / str(result.output_dir)
+    return job.output(result)
 
 
 def checkpoint(job: StagedJob, step: int) -> Path:
@@ -136,10 +135,9 @@ def loaded(auto: Any, job: StagedJob, result: TrainResult) -> Any:
 
 def mean_loss(job: StagedJob, model: Any) -> float:
     """Of the job's rows, by the task's own arithmetic."""
-    assert job.prepared is not None
     spec = JobSpec.model_validate(job.body)
     tokenizer = transformers.AutoTokenizer.from_pretrained(job.prepared.tokenizer_dir)
-    splits = load_splits(job.prepared.prepared_dir)
+    splits = job.splits
     objective = registry.get(spec.task.variant()).bind(
         spec, tokenizer, model.get_base_model(), splits
     )

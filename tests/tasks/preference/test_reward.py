@@ -1,6 +1,5 @@
 """Reward models, through the real stages."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +35,6 @@ def text(tokenizer: Any, row: dict[str, Any], side: str) -> str:
     return whole
 
 
-def predictions(job: StagedJob, name: str = "predictions.json") -> Any:
-    return json.loads((job.workspace / "attempts" / "2" / "predictions" / name).read_bytes())
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[StagedJob, TrainResult, Any]:
     folder = tmp_path_factory.mktemp("reward")
@@ -48,7 +43,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[StagedJob, TrainR
 
 
 def output(job: StagedJob, result: TrainResult) -> Path:
-    return job.workspace / str(result.output_dir)
+    return job.output(result)
 
 
 def test_the_finished_model_scores_as_transformers_does(trained: Any) -> None:
@@ -57,7 +52,7 @@ def test_the_finished_model_scores_as_transformers_does(trained: Any) -> None:
     folder = str(output(job, result))
     score = pipeline("text-classification", model=folder, function_to_apply="none", batch_size=3)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    rows = predictions(job)
+    rows = job.predictions()
     for side in ("chosen", "rejected"):
         found = score([text(tokenizer, pair(number), side) for number in range(5)])
         assert [each["label"] for each in found] == ["reward"] * 5
@@ -182,8 +177,8 @@ def test_predictions_score_any_answer(trained: Any, tmp_path: Path) -> None:
         },
     )
     other.train()
-    found = predictions(other, "test/predictions.json")
-    known = predictions(job)[0]
+    found = other.predictions("test/predictions.json")
+    known = job.predictions()[0]
     assert found[0] == {"row": 1, "reward": pytest.approx(known["chosen_reward"], abs=1e-5)}
     assert found[1] == {"row": 2, "reward": pytest.approx(known["rejected_reward"], abs=1e-5)}
     assert found[2]["chosen_reward"] == pytest.approx(known["chosen_reward"], abs=1e-5)
@@ -223,4 +218,4 @@ def test_the_template_of_the_job_is_saved_with_the_model(tmp_path: Path) -> None
     encoded = tokenizer.apply_chat_template(turns, return_dict=True, return_tensors="pt")
     with torch.no_grad():
         reward = model(**encoded).logits[0, 0].item()
-    assert reward == pytest.approx(predictions(job)[0]["chosen_reward"], abs=1e-5)
+    assert reward == pytest.approx(job.predictions()[0]["chosen_reward"], abs=1e-5)

@@ -84,12 +84,6 @@ def make_job(tmp_path: Path, t5: Path) -> Make:
     return make
 
 
-def read_predictions(job: StagedJob, name: str = "predictions.json") -> list[dict[str, str]]:
-    path = job.workspace / "attempts" / "2" / "predictions" / name
-    found: list[dict[str, str]] = json.loads(path.read_text(encoding="utf-8"))
-    return found
-
-
 def learning(make_job: Make) -> StagedJob:
     """Trained on what it is asked for until it knows it, whatever the processor rounds."""
     return make_job(
@@ -157,9 +151,7 @@ class TestFeatures:
         job.body["dataset"]["train"] = write_rows(job.home / "train.jsonl", pairs)
         del job.body["dataset"]["validation"]
         plain = make_job()
-        renamed, usual = (
-            load_splits(each.prepare().prepared_dir)["train"].features for each in (job, plain)
-        )
+        renamed, usual = (each.splits["train"].features for each in (job, plain))
         assert renamed[:] == usual[:]
 
     def test_decoder_must_hold_the_targets(self, make_job: Make, tmp_path: Path) -> None:
@@ -338,7 +330,7 @@ class TestEvaluation:
     def test_metrics_are_those_of_the_written_predictions(self, make_job: Make) -> None:
         job = learning(make_job)
         result, recorder = job.train()
-        written = read_predictions(job)
+        written = job.predictions()
         scorer = RougeScorer(["rouge1", "rouge2", "rougeL", "rougeLsum"], use_stemmer=True)
         scores = [
             scorer.score(by_sentence(row["reference"]), by_sentence(row["prediction"]))
@@ -474,12 +466,11 @@ class TestLanguages:
             make_job, mbart, source_lang="en_XX", target_lang="ro_RO", forced_bos_token="ro_RO"
         )
         result, _ = job.train()
-        assert job.prepared is not None
         tokenizer: Any = AutoTokenizer.from_pretrained(mbart)
         english, romanian = tokenizer.convert_tokens_to_ids(["en_XX", "ro_RO"])
-        first = load_splits(job.prepared.prepared_dir)["train"].features[0]
+        first = job.splits["train"].features[0]
         assert (first["input_ids"][-1], first["labels"][-1]) == (english, romanian)
-        finished = AutoModelForSeq2SeqLM.from_pretrained(job.workspace / str(result.output_dir))
+        finished = AutoModelForSeq2SeqLM.from_pretrained(job.output(result))
         assert finished.config.decoder_start_token_id == romanian
         assert finished.generation_config.forced_bos_token_id == romanian
         tokens = finished.generate(torch.tensor([first["input_ids"]]), max_length=6)

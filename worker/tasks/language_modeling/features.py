@@ -113,13 +113,13 @@ class SplitTokenizer:
             return None
         if self._starts == "words":
             words = [-1 if word is None else word for word in encoded.word_ids(row)]
-            return word_starts(np.asarray(words, dtype=np.int64))
+            return _word_starts(np.asarray(words, dtype=np.int64))
         flags = np.zeros(length, dtype=np.int8)
         flags[:1] = 1
         return flags
 
 
-def word_starts(words: npt.NDArray[np.int64]) -> Flags:
+def _word_starts(words: npt.NDArray[np.int64]) -> Flags:
     """1 where the word index changes; each special token, -1, is a word of its own."""
     before = np.concatenate([[-1], words[:-1]])
     flags: Flags = ((words != before) | (words == -1)).astype(np.int8)
