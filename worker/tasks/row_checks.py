@@ -15,7 +15,7 @@ from worker.data.inferences import Inferences
 from worker.data.table import Cleaner
 from worker.tasks.chat import rows as chat_rows
 from worker.tasks.classification import label_format, text_rows, token_rows
-from worker.tasks.language_modeling import rows as lm_rows
+from worker.tasks.common.cells import any_text
 from worker.tasks.preference import rows as preference_rows
 from worker.tasks.question_answering import rows as qa_rows
 from worker.tasks.seq2seq import rows as seq2seq_rows
@@ -42,7 +42,8 @@ class RowCheck:
 
 
 def _language_model(_split: str, _parameters: Any) -> Cleaner:
-    return lm_rows.clean
+    """Any text is valid, even an empty one: it may be the line between two paragraphs."""
+    return lambda row: {"text": any_text(row["text"], "text")}
 
 
 ROW_CHECKS: Final[dict[str, RowCheck]] = {

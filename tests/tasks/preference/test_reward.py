@@ -42,14 +42,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[StagedJob, TrainR
     return job, *job.train()
 
 
-def output(job: StagedJob, result: TrainResult) -> Path:
-    return job.output(result)
-
-
 def test_the_finished_model_scores_as_transformers_does(trained: Any) -> None:
     """With the pipeline, from the saved files alone; in batches with padding as well."""
     job, result, _ = trained
-    folder = str(output(job, result))
+    folder = str(job.output(result))
     score = pipeline("text-classification", model=folder, function_to_apply="none", batch_size=3)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     rows = job.predictions()
@@ -67,7 +63,7 @@ def test_batches_have_no_padding_though_the_tokenizer_has_no_pad_token(trained: 
 
 def test_metrics_are_those_of_the_rewards(trained: Any) -> None:
     _, result, recorder = trained
-    rows = predictions(trained[0])
+    rows = trained[0].predictions()
     chosen = torch.tensor([row["chosen_reward"] for row in rows])
     rejected = torch.tensor([row["rejected_reward"] for row in rows])
     loss = 0.01 * (chosen + rejected) ** 2 - logsigmoid(chosen - rejected)
@@ -171,7 +167,7 @@ def test_predictions_score_any_answer(trained: Any, tmp_path: Path) -> None:
         {
             "mode": "predict",
             "task": "reward",
-            "model": {"name_or_path": str(output(job, result))},
+            "model": {"name_or_path": str(job.output(result))},
             "dataset": {"source": "path", "test": write_rows(tmp_path / "test.jsonl", rows)},
             "training": {"bf16": False, "use_cpu": True, "per_device_eval_batch_size": 2},
         },
@@ -210,7 +206,7 @@ def test_a_tokenizer_must_have_a_token_to_pad_with(tmp_path: Path) -> None:
 
 def test_the_template_of_the_job_is_saved_with_the_model(tmp_path: Path) -> None:
     job = reward_job(tmp_path, {"chat_template": "zephyr"}, max_steps=1)
-    folder = output(job, job.train()[0])
+    folder = job.output(job.train()[0])
     assert AutoTokenizer.from_pretrained(folder).chat_template == templates.read("zephyr")
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)

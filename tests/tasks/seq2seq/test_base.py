@@ -39,6 +39,16 @@ def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_t5(tmp_path_factory.mktemp("t5"), texts)
 
 
+@pytest.fixture
+def model(t5: Path) -> Any:
+    return AutoModelForSeq2SeqLM.from_pretrained(t5).eval()
+
+
+@pytest.fixture
+def tokenizer(t5: Path) -> Any:
+    return AutoTokenizer.from_pretrained(t5)
+
+
 Make = Callable[..., StagedJob]
 
 
@@ -174,14 +184,6 @@ def bound(job: StagedJob, model: Any, tokenizer: Any) -> Any:
 
 
 class TestLoss:
-    @pytest.fixture
-    def model(self, t5: Path) -> Any:
-        return AutoModelForSeq2SeqLM.from_pretrained(t5).eval()
-
-    @pytest.fixture
-    def tokenizer(self, t5: Path) -> Any:
-        return AutoTokenizer.from_pretrained(t5)
-
     def test_is_the_models_own(self, make_job: Make, model: Any, tokenizer: Any) -> None:
         objective = bound(make_job(), model, tokenizer)
         batch = objective.collate([{"input_ids": [5, 6, 1], "labels": [7, 1]}, *_uneven()])
@@ -234,40 +236,12 @@ class TestLoss:
         if factor == 0:
             assert evaluated.sum().item() == pytest.approx(whole.item(), rel=1e-6)
 
-    def test_accumulated_is_the_large_batch(self, make_job: Make) -> None:
-        losses = [
-            make_job(
-                {"predict_with_generate": False},
-                {
-                    "max_steps": 3,
-                    "per_device_train_batch_size": size,
-                    "gradient_accumulation_steps": 8 // size,
-                    "save_strategy": "no",
-                },
-                model=_without_dropout(make_job),
-            ).train()[1]
-            for size in (8, 2)
-        ]
-        large, accumulated = (recorder.train_values("loss") for recorder in losses)
-        assert accumulated == pytest.approx(large, rel=1e-5)
-
 
 def _uneven() -> list[dict[str, list[int]]]:
     return [{"input_ids": [5, 1], "labels": [8, 9, 1]}]
 
 
-def _without_dropout(make_job: Make) -> Path:
-    folder = make_job().home / "model"
-    return save_tiny_t5(
-        folder, [row["text"] for row in rows("summaries-train.jsonl", 20)], dropout=0.0
-    )
-
-
 class TestGeneration:
-    @pytest.fixture
-    def model(self, t5: Path) -> Any:
-        return AutoModelForSeq2SeqLM.from_pretrained(t5).eval()
-
     @pytest.fixture
     def sources(self) -> torch.Tensor:
         return torch.arange(20, 68).reshape(4, 12)

@@ -112,18 +112,14 @@ class SplitTokenizer:
         if self._starts is None:
             return None
         if self._starts == "words":
-            words = [-1 if word is None else word for word in encoded.word_ids(row)]
-            return _word_starts(np.asarray(words, dtype=np.int64))
+            # 1 where the word changes; each special token, -1, is a word of its own.
+            words = np.array([-1 if word is None else word for word in encoded.word_ids(row)])
+            before = np.concatenate([[-1], words[:-1]])
+            flags: Flags = ((words != before) | (words == -1)).astype(np.int8)
+            return flags
         flags = np.zeros(length, dtype=np.int8)
         flags[:1] = 1
         return flags
-
-
-def _word_starts(words: npt.NDArray[np.int64]) -> Flags:
-    """1 where the word index changes; each special token, -1, is a word of its own."""
-    before = np.concatenate([[-1], words[:-1]])
-    flags: Flags = ((words != before) | (words == -1)).astype(np.int8)
-    return flags
 
 
 def write_blocks(

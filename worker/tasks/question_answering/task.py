@@ -146,8 +146,10 @@ class QuestionAnsweringObjective(Objective):
         inputs = {name: tensor for name, tensor in batch.items() if name not in _LABELS}
         output = model(**inputs)
         is_padding = batch["attention_mask"] == 0
+        # The lowest logit at padding, so that a softmax ignores it: no number depends on what a row
+        # is batched with. The question's tokens keep theirs, as in run_qa.
         start, end = (
-            _without_padding(logits, is_padding)
+            logits.masked_fill(is_padding, torch.finfo(logits.dtype).min)
             for logits in (output.start_logits, output.end_logits)
         )
         return _losses(start, end, batch).sum()
@@ -218,12 +220,6 @@ class QuestionAnsweringObjective(Objective):
         return files
 
 
-def _without_padding(logits: torch.Tensor, is_padding: torch.Tensor) -> torch.Tensor:
-    """(batch, longest) with the lowest logit at padding, so that a softmax ignores it: no number
-    depends on what a row is batched with. The question's tokens keep theirs, as in run_qa."""
-    return logits.masked_fill(is_padding, torch.finfo(logits.dtype).min)
-
-
 def _losses(start_logits: torch.Tensor, end_logits: torch.Tensor, batch: Batch) -> torch.Tensor:
     """(batch,) mean of the cross entropies of start and end, in float32 even under autocast."""
     start = functional.cross_entropy(
@@ -250,7 +246,9 @@ class _Collected:
         start, end = (
             self._aligned(logits, lengths) for logits in (output.start_logits, output.end_logits)
         )
-        self._losses[indices] = _window_losses(start, end, rows)
+        labels = {name: torch.tensor(rows[name], dtype=torch.long) for name in _LABELS}
+        losses = _losses(torch.from_numpy(start), torch.from_numpy(end), labels)
+        self._losses[indices] = losses.numpy()
         batch = WindowBatch(
             features=np.asarray(indices, dtype=np.int64),
             examples=np.asarray(rows["example"], dtype=np.int64),
@@ -275,12 +273,6 @@ class _Collected:
         if self._padded_left:
             values = np.take_along_axis(values, (columns + longest - ends) % longest, axis=1)
         return np.where(columns < ends, values, np.finfo(values.dtype).min)
-
-
-def _window_losses(start: Floats, end: Floats, rows: Mapping[str, Any]) -> Floats:
-    labels = {name: torch.tensor(rows[name], dtype=torch.long) for name in _LABELS}
-    losses: Floats = _losses(torch.from_numpy(start), torch.from_numpy(end), labels).numpy()
-    return losses
 
 
 def pad_offsets(rows: Sequence[Sequence[int]], length: int = 0) -> Integers:
