@@ -58,19 +58,13 @@ class Grouping:
         starts = _joined(self._starts, rows)
         whole = len(ids) // self._size * self._size
         self._ids, self._starts = ids[whole:], None if starts is None else starts[whole:]
-        return [
-            Tokens(ids[at : at + self._size], _cut(starts, at, at + self._size))
-            for at in range(0, whole, self._size)
-        ]
+        blocks = [slice(at, at + self._size) for at in range(0, whole, self._size)]
+        return [Tokens(ids[own], None if starts is None else starts[own]) for own in blocks]
 
 
 def _joined(before: Flags | None, rows: list[Tokens]) -> Flags | None:
     parts = [part for part in (before, *(row.starts for row in rows)) if part is not None]
     return np.concatenate(parts) if parts else None
-
-
-def _cut(starts: Flags | None, begin: int, end: int) -> Flags | None:
-    return None if starts is None else starts[begin:end]
 
 
 class SplitTokenizer:
