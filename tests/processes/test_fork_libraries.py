@@ -115,7 +115,8 @@ def test_trains_to_the_same_weights(
     prepared = StagedJob(tmp_path, body).prepare()
     ended = []
     for start in (spawn.new_interpreter, forks.start):
-        job = StagedJob(tmp_path, body, prepared)
+        job = StagedJob(tmp_path, body)
+        job.prepared = prepared
         events = train(job.request(Stage.TRAIN, attempt=1), start, tmp_path / "log")
         [plan] = [e.message for e in events if isinstance(e, Notice) and "Training on" in e.message]
         assert where in plan

@@ -97,7 +97,8 @@ class TestHub:
         assert sizes == {"train": 8, "validation.easy": 3, "validation.hard": 4}
         assert result.dataset_revision == filled.data.branches["main"]
 
-        of_the_hub = StagedJob(tmp_path / "hub", body, prepared=result)
+        of_the_hub = StagedJob(tmp_path / "hub", body)
+        of_the_hub.prepared = result
         rows = squad_rows("validation")
         files = {"easy": rows[:3], "hard": rows[3:7], "train": squad_rows("train")[:8]}
         paths = {name: write_rows(tmp_path / name, part) for name, part in files.items()}

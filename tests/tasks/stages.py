@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from service.contract.stages import PrepareResult, StageRequest, TrainResult
 from service.contract.states import Stage
 from tests.training.support import Recorder, run
 from worker.stages import prepare
+from worker.tasks.base import PreparedSplit, load_splits
 
 
 @dataclass
@@ -19,12 +21,15 @@ class StagedJob:
 
     home: Path
     body: dict[str, Any]
-    prepared: PrepareResult | None = None
     notices: list[Any] = field(default_factory=list)
 
     @property
     def workspace(self) -> Path:
         return self.home / "job"
+
+    @cached_property
+    def prepared(self) -> PrepareResult:
+        return self.prepare()
 
     def prepare(self) -> PrepareResult:
         """Without asking the Hub whether it may push: tests/stages/test_prepare_target.py does."""
@@ -41,9 +46,20 @@ class StagedJob:
         resume_from: Path | None = None,
         recorder: Recorder | None = None,
     ) -> tuple[TrainResult, Recorder]:
-        if self.prepared is None:
-            self.prepare()
+        _ = self.prepared
         return run(self.request(Stage.TRAIN, attempt, resume_from), recorder)
+
+    @property
+    def splits(self) -> dict[str, PreparedSplit]:
+        return load_splits(self.prepared.prepared_dir)
+
+    def output(self, result: TrainResult) -> Path:
+        """The folder of the finished model."""
+        return self.workspace / str(result.output_dir)
+
+    def predictions(self, name: str = "predictions.json") -> Any:
+        """What is written by the attempt that trains."""
+        return json.loads((self.workspace / "attempts" / "2" / "predictions" / name).read_text())
 
     def request(
         self, stage: Stage = Stage.TRAIN, attempt: int = 2, resume_from: Path | None = None
@@ -61,7 +77,7 @@ class StagedJob:
             cache_dir=self.home / "cache",
             data_roots=[Path("/")],
             model_roots=[Path("/")],
-            prepared=self.prepared,
+            prepared=vars(self).get("prepared"),
             resume_from=resume_from,
         )
 

@@ -15,7 +15,6 @@ from tests.support import every_model
 from tests.support.models import save_tiny_llama, save_tiny_t5
 from tests.tasks.preference import support as preference
 from tests.tasks.stages import StagedJob, write_rows
-from worker.tasks.base import load_splits
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,
@@ -104,8 +103,7 @@ def _collate(features: list[Any]) -> dict[str, torch.Tensor]:
 
 def trainer(job: StagedJob, folder: Path, **options: Any) -> tuple[Any, list[dict[str, Any]]]:
     """transformers' Trainer on the features of a prepared job: its model and its log."""
-    assert job.prepared is not None
-    prepared = load_splits(job.prepared.prepared_dir)
+    prepared = job.splits
     model = transformers.AutoModelForCausalLM.from_pretrained(job.body["model"]["name_or_path"])
     made = transformers.Trainer(
         model=model,
@@ -166,9 +164,7 @@ class TestAgainstTheTrainer:
         entropies = [each["eval_loss"] - each["eval_aux_loss"] for each in evaluations]
         perplexities = [each["eval_perplexity"] for each in evaluations]
         assert perplexities == pytest.approx([math.exp(each) for each in entropies])
-        saved = transformers.AutoModelForCausalLM.from_pretrained(
-            job.workspace / str(result.output_dir)
-        )
+        saved = transformers.AutoModelForCausalLM.from_pretrained(job.output(result))
         for name, weight in model.state_dict().items():
             assert torch.allclose(saved.state_dict()[name], weight, atol=1e-5), name
 
@@ -196,8 +192,7 @@ class TestMicroBatches:
         job = chat_job(tmp_path, **options, max_steps=1)
         _, ours = job.train()
         model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model")
-        assert job.prepared is not None
-        rows = list(load_splits(job.prepared.prepared_dir)["train"].features)[:4]
+        rows = list(job.splits["train"].features)[:4]
         batches = [rows[:2], rows[2:]]
         items = [labels(batch) for batch in batches]
         assert items[0] != items[1]
@@ -235,8 +230,7 @@ def test_of_single_answers(tmp_path: Path) -> None:
     _, ours = made.train()
     loss, added = (ours.train_values(name)[1] for name in ("loss", "aux_loss"))
     assert loss - added == pytest.approx(0.5, abs=1e-6)
-    assert made.prepared is not None
-    features = load_splits(made.prepared.prepared_dir)["train"].features
+    features = made.splits["train"].features
     answers = [torch.tensor(each["input_ids"][: each["lengths"][0]]) for each in features]
     pad = torch.nn.utils.rnn.pad_sequence
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "experts")
@@ -281,8 +275,7 @@ def test_of_encoders_and_decoders(tmp_path: Path) -> None:
     }
     job = StagedJob(tmp_path, body)
     _, ours = job.train()
-    assert job.prepared is not None
-    features = load_splits(job.prepared.prepared_dir)["validation"].features
+    features = job.splits["validation"].features
     pad = torch.nn.utils.rnn.pad_sequence
     ids = pad([torch.tensor(each) for each in features["input_ids"]], batch_first=True)
     rows_of = [torch.tensor(each) for each in features["labels"]]

@@ -45,7 +45,7 @@ def begun_with(
 ) -> StagedJob:
     """A prepared question-answering job whose model is that of the corpus job."""
     job, result = corpus
-    output = job.workspace / str(result.output_dir)
+    output = job.output(result)
     base = BaseJob(
         job=BASE,
         step=step,
@@ -88,10 +88,9 @@ class TestBegin:
         self, tmp_path: Path, corpus_job: tuple[StagedJob, TrainResult]
     ) -> None:
         job = begun_with(tmp_path, corpus_job, None)
-        assert job.prepared is not None
         corpus, result = corpus_job
         weights = job.prepared.model_dir / "model.safetensors"
-        assert weights.readlink() == corpus.workspace / str(result.output_dir) / weights.name
+        assert weights.readlink() == corpus.output(result) / weights.name
         assert job.prepared.base_job is not None
         assert job.prepared.base_job.name == "org/bert"
         told = [event for event in job.notices if isinstance(event, Notice)]
@@ -104,10 +103,9 @@ class TestBegin:
         self, tmp_path: Path, corpus_job: tuple[StagedJob, TrainResult]
     ) -> None:
         job = begun_with(tmp_path, corpus_job, 1)
-        assert job.prepared is not None
         folder = job.prepared.model_dir
         corpus, result = corpus_job
-        output = corpus.workspace / str(result.output_dir)
+        output = corpus.output(result)
         checkpoint = output.parent / "checkpoints" / "1"
         assert encoder(folder).keys() == encoder(output).keys() != set()
         for name, value in encoder(folder).items():
@@ -126,29 +124,27 @@ class TestBegin:
         job = begun_with(tmp_path, corpus_job, None, **changes)
         trained, _ = job.train()
         corpus, result = corpus_job
-        before = encoder(corpus.workspace / str(result.output_dir))
-        after = encoder(job.workspace / str(trained.output_dir))
+        before = encoder(corpus.output(result))
+        after = encoder(job.output(trained))
         assert all(torch.equal(after[name], value) for name, value in before.items())
 
     def test_a_checkpoint_of_an_older_release_takes_its_settings_from_the_finished_model(
         self, tmp_path: Path, corpus_job: tuple[StagedJob, TrainResult]
     ) -> None:
         corpus, result = corpus_job
-        settings = hub_repository.settings_dir((corpus.workspace / str(result.output_dir)).parent)
+        settings = hub_repository.settings_dir((corpus.output(result)).parent)
         aside = settings.with_name("aside")
         settings.rename(aside)
         try:
             job = begun_with(tmp_path, corpus_job, 2)
         finally:
             aside.rename(settings)
-        assert job.prepared is not None
         assert (job.prepared.model_dir / "config.json").is_file()
 
     def test_prepared_again_it_must_be_the_same_model(
         self, tmp_path: Path, corpus_job: tuple[StagedJob, TrainResult]
     ) -> None:
         job = begun_with(tmp_path, corpus_job, None)
-        assert job.prepared is not None
         assert job.prepared.base_job is not None
         other = job.prepared.base_job.model_copy(update={"sha256": "b" * 64})
         request = job.request(Stage.PREPARE, attempt=3).model_copy(update={"base_job": other})
@@ -164,7 +160,6 @@ class TestNames:
         job = begun_with(tmp_path, corpus_job, None)
         trained, _ = job.train()
         request = job.request(Stage.PUBLISH, attempt=3)
-        assert job.prepared is not None
         named = base_job.named(request.spec, job.prepared)
         request = request.model_copy(update={"spec": named, "trained": trained})
         card = model_card.render(request, job.prepared, trained)
@@ -177,13 +172,12 @@ class TestNames:
         self, tmp_path: Path, corpus_job: tuple[StagedJob, TrainResult]
     ) -> None:
         job = begun_with(tmp_path, corpus_job, None, peft={"method": "lora", "r": 2})
-        assert job.prepared is not None
         assert job.prepared.base_job is not None
         base = job.prepared.base_job.model_copy(update={"name": f"/{BASE}"})
         prepared = job.prepared.model_copy(update={"base_job": base})
         spec = base_job.named(job.request().spec, prepared)
         job.body = spec.model_dump(mode="json")
         trained, _ = job.train()
-        file = job.workspace / str(trained.output_dir) / "adapter_config.json"
+        file = job.output(trained) / "adapter_config.json"
         assert json.loads(file.read_bytes())["base_model_name_or_path"] == BASE
         assert weights.identity(prepared.model_dir)

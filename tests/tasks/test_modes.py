@@ -87,7 +87,7 @@ class Trained:
     @property
     def model(self) -> Path:
         assert self.result.output_dir is not None
-        return self.job.workspace / str(self.result.output_dir)
+        return self.job.output(self.result)
 
     def other(self, mode: str, home: Path, dataset: dict[str, Any], **sections: Any) -> StagedJob:
         """A job of the same task that uses the trained model."""
@@ -168,7 +168,7 @@ class TestVariants:
             json.loads(result_file(job, "eval_results.json"))["eval_loss"]
             == told.values["eval_loss"]
         )
-        assert "train" not in job.prepared.splits  # type: ignore[union-attr]
+        assert "train" not in job.prepared.splits
         # The same predictions, too.
         assert files_of(job).items() <= files_of(first.job).items()
         assert "predictions.json" in files_of(job)
@@ -185,7 +185,7 @@ class TestVariants:
         wanted = {n: c for n, c in files_of(first.job).items() if n.startswith("test/")}
         assert files_of(job) == wanted != {}
         assert {event.name for event in recorder.of(ArtifactWritten)} >= set(wanted)
-        assert list(job.prepared.splits) == ["test"]  # type: ignore[union-attr]
+        assert list(job.prepared.splits) == ["test"]
 
     @pytest.mark.parametrize(
         "name", [name for name, case in CASES.items() if case.base is save_tiny_bert]
@@ -203,10 +203,6 @@ class TestVariants:
             job.prepare()
         assert caught.value.failure.code is FailureCode.INVALID_OPTION
         assert caught.value.failure.details["weights"]
-
-
-def predicted(job: StagedJob) -> Any:
-    return json.loads(files_of(job)["test/predictions.json"])
 
 
 class TestGeneratedTexts:
@@ -234,7 +230,7 @@ class TestGeneratedTexts:
         texts = ["the report of the", "water", "the board was read by all who were", "in the"]
         job = make(texts, max_new_tokens=12, generation={"repetition_penalty": 1.3})
         result, _ = job.train()
-        rows = predicted(job)
+        rows = job.predictions("test/predictions.json")
         assert [(row["row"], row["prompt"]) for row in rows] == list(enumerate(texts, start=1))
         model = job.body["model"]["name_or_path"]
         write = pipeline("text-generation", model=model, return_full_text=False)
@@ -255,11 +251,10 @@ class TestGeneratedTexts:
         end = "the water board was read by all who were there in the morning"
         job = make(["the report of the " * 40 + end, "the report of the " * 50 + end])
         job.train()
-        first, second = (row["prediction"] for row in predicted(job))
+        first, second = (row["prediction"] for row in job.predictions("test/predictions.json"))
         assert first == second != ""
         (told,) = [event for event in job.notices if isinstance(event, Notice)]
         assert "2 prompts of the test split were cut to their last 32 tokens" in told.message
-        assert job.prepared is not None
         assert job.prepared.data_report is not None
         report = job.prepared.data_report["splits"]["test"]
         assert report["truncated"] == 2
@@ -267,7 +262,7 @@ class TestGeneratedTexts:
     def test_an_empty_prompt_begins_as_texts_do(self, make: Callable[..., StagedJob]) -> None:
         job = make([""], max_new_tokens=4)
         job.train()
-        assert predicted(job)[0]["prompt"] == ""
+        assert job.predictions("test/predictions.json")[0]["prompt"] == ""
 
     def test_no_room_for_a_prompt(self, make: Callable[..., StagedJob]) -> None:
         with pytest.raises(StageError, match="leaves no room for a prompt") as caught:
@@ -277,9 +272,9 @@ class TestGeneratedTexts:
     def test_sampled_texts_follow_from_the_seed(self, make: Callable[..., StagedJob]) -> None:
         job = make(["the report", "the board"], generation={"do_sample": True})
         job.train()
-        first = predicted(job)
+        first = job.predictions("test/predictions.json")
         job.train()
-        assert predicted(job) == first
+        assert job.predictions("test/predictions.json") == first
 
 
 class TestFilledMasks:
@@ -299,10 +294,9 @@ class TestFilledMasks:
         texts = ["the [MASK] of the board", "a [MASK] was [MASK] in the morning", "[MASK]"]
         job = make(texts, top_k=3)
         job.train()
-        rows = predicted(job)
+        rows = job.predictions("test/predictions.json")
         assert [row["text"] for row in rows] == texts
         assert [len(row["masks"]) for row in rows] == [1, 2, 1]
-        assert job.prepared is not None
         assert job.prepared.data_report is not None
         assert job.prepared.data_report["splits"]["test"]["truncated"] == 0
         fill = pipeline("fill-mask", model=job.body["model"]["name_or_path"], top_k=3)
@@ -357,13 +351,13 @@ class TestLabels:
 
     def expected(self, job: StagedJob) -> list[str]:
         job.train()
-        return [row["label"] for row in json.loads(files_of(job)["predictions.json"])]
+        return [row["label"] for row in job.predictions()]
 
     def test_rows_need_not_have_them_all(self, make: Callable[..., StagedJob]) -> None:
         # Of the data alone "bad" would be the first of one label.
         job = make(["good", "bad", "awful"], ["bad", "bad"])
         assert self.expected(job) == ["bad", "bad"]
-        (row, _) = json.loads(files_of(job)["predictions.json"])
+        (row, _) = job.predictions()
         assert list(row["probabilities"]) == ["good", "bad", "awful"]
 
     def test_whole_numbers_are_places(self, make: Callable[..., StagedJob]) -> None:
@@ -444,7 +438,7 @@ def test_a_share_of_the_training_rows(trained: Callable[[str], Trained], tmp_pat
     job = first.other("evaluate", tmp_path / "job", dataset, model=model)
     found, _ = job.train()
     assert scores(found.metrics) == scores(result.metrics)
-    assert list(job.prepared.splits) == ["validation"]  # type: ignore[union-attr]
+    assert list(job.prepared.splits) == ["validation"]
 
 
 def test_a_stop_is_obeyed_at_once(trained: Callable[[str], Trained], tmp_path: Path) -> None:

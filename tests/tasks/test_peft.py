@@ -21,7 +21,6 @@ from tests.tasks.stages import StagedJob, write_rows
 from tests.training.support import Killed, Recorder, at_checkpoint
 from worker.publishing import hub_repository
 from worker.tasks import registry
-from worker.tasks.base import load_splits
 from worker.training.adapters.adapter import known_warnings
 
 SENTENCE = "the report of the water board was read by all who were there in the morning "
@@ -117,17 +116,13 @@ def losses(recorder: Recorder, after: int = 0) -> list[float]:
     return [loss for step, loss in recorder.train_values("loss").items() if step > after]
 
 
-def output(job: StagedJob, result: TrainResult) -> Path:
-    return job.workspace / str(result.output_dir)
-
-
 def checkpoint(job: StagedJob, step: int) -> Path:
     return job.workspace / "attempts" / "2" / "checkpoints" / str(step)
 
 
 def loaded(auto: Any, job: StagedJob, result: TrainResult) -> Any:
     """The base model with the adapter on it, as a user loads them."""
-    folder = output(job, result)
+    folder = job.output(result)
     config = transformers.AutoConfig.from_pretrained(folder, subfolder="base_model_config")
     base = auto.from_pretrained(job.body["model"]["name_or_path"], config=config)
     with known_warnings():
@@ -136,10 +131,9 @@ def loaded(auto: Any, job: StagedJob, result: TrainResult) -> Any:
 
 def mean_loss(job: StagedJob, model: Any) -> float:
     """Of the job's rows, by the task's own arithmetic."""
-    assert job.prepared is not None
     spec = JobSpec.model_validate(job.body)
     tokenizer = transformers.AutoTokenizer.from_pretrained(job.prepared.tokenizer_dir)
-    splits = load_splits(job.prepared.prepared_dir)
+    splits = job.splits
     objective = registry.get(spec.task.variant()).bind(
         spec, tokenizer, model.get_base_model(), splits
     )
@@ -226,7 +220,7 @@ class TestResume:
         assert result.best_step == best
         assert result.metrics["eval_loss"] == found[best]
         kept = load_file(checkpoint(job, best) / "model.safetensors")
-        saved = load_file(output(job, result) / "adapter_model.safetensors")
+        saved = load_file(job.output(result) / "adapter_model.safetensors")
         for name, value in saved.items():
             head, _, leaf = name.rpartition(".")
             assert torch.equal(value, kept[f"{head}.default.{leaf}"])
@@ -238,12 +232,12 @@ class TestWhatIsLeft:
         prepared = job.prepare()
         job.prepared = prepared.model_copy(update={"model_revision": "a" * 40})
         result, _ = job.train()
-        config = json.loads((output(job, result) / "adapter_config.json").read_text())
+        config = json.loads((job.output(result) / "adapter_config.json").read_text())
         assert config["base_model_name_or_path"] == "base"  # of a path the last part
         assert config["revision"] == "a" * 40
         assert config["target_modules"] == ["c_attn", "c_proj"]
         assert config["task_type"] == "CAUSAL_LM"
-        assert not (output(job, result) / "README.md").exists()
+        assert not (job.output(result) / "README.md").exists()
 
     @pytest.mark.parametrize(
         ("kind", "adapter", "auto"),
@@ -265,10 +259,8 @@ class TestWhatIsLeft:
         job = make(kind, adapter, max_steps=3)
         result, _ = job.train()
         model = loaded(auto, job, result)
-        if adapter is PROMPT and kind in (
-            "lm",
-            "chat",
-        ):  # its logits begin with the virtual tokens'
+        # Its logits begin with those of the virtual tokens.
+        if adapter is PROMPT and kind in ("lm", "chat"):
             model.register_forward_hook(lambda _model, _inputs, out: _without(out, 4))
         assert mean_loss(job, model) == pytest.approx(result.metrics["eval_loss"], abs=1e-5)
         assert result.metrics["eval_loss"] != result.baseline["eval_loss"]
@@ -280,7 +272,7 @@ class TestWhatIsLeft:
         second, _ = whole.train()
         auto = transformers.AutoModelForQuestionAnswering
         adapted = loaded(auto, apart, first)
-        merged = auto.from_pretrained(output(whole, second)).eval()
+        merged = auto.from_pretrained(whole.output(second)).eval()
         ids = torch.arange(5, 29).reshape(2, 12)
         with torch.no_grad():
             one, other = adapted(input_ids=ids), merged(input_ids=ids)
@@ -290,7 +282,7 @@ class TestWhatIsLeft:
         torch.testing.assert_close(one.start_logits, other.start_logits, atol=1e-5, rtol=0)
         torch.testing.assert_close(one.end_logits, other.end_logits, atol=1e-5, rtol=0)
         assert (one.start_logits - plain.start_logits).abs().max() > 1e-2
-        assert not (output(whole, second) / "adapter_config.json").exists()
+        assert not (whole.output(second) / "adapter_config.json").exists()
 
 
 class TestPushesWhileTraining:
@@ -310,7 +302,7 @@ class TestPushesWhileTraining:
         assert "model.safetensors" not in files
         assert list(load_file(files["adapter_model.safetensors"])) == ["prompt_embeddings"]
         last = load_file(checkpoint(job, 6) / "adapter_model.safetensors")["prompt_embeddings"]
-        finished = load_file(output(job, result) / "adapter_model.safetensors")
+        finished = load_file(job.output(result) / "adapter_model.safetensors")
         assert torch.equal(finished["prompt_embeddings"], last)
 
 

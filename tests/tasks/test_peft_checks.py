@@ -170,7 +170,6 @@ class TestInPrepare:
     def test_virtual_tokens_take_places_from_the_text(self, tmp_path: Path) -> None:
         base = save_tiny_gpt2(tmp_path / "base")  # 64 positions
         job = prepared(tmp_path, "causal-lm", base, {**PROMPT, "num_virtual_tokens": 24})
-        assert job.prepared is not None
         counts = job.prepared.splits["train"]
         assert counts["tokens"] - counts["dropped_tokens"] == 40 * counts["features"]
 

@@ -55,7 +55,7 @@ def promote(trained: Trained, step: int, attempt: int = 9) -> tuple[TrainResult,
 
 
 def weights(job: StagedJob, result: TrainResult) -> dict[str, torch.Tensor]:
-    return load_file(job.workspace / str(result.output_dir) / "model.safetensors")
+    return load_file(job.output(result) / "model.safetensors")
 
 
 class TestPromotion:
@@ -69,7 +69,7 @@ class TestPromotion:
         assert all(event.step <= 36 for event in recorder.of(Progress))  # rows of an evaluation
         assert made.weights_sha256 != result.weights_sha256
         assert made.output_dir == "attempts/9/output"
-        assert (job.workspace / str(result.output_dir)).is_dir()
+        assert (job.output(result)).is_dir()
         earlier = before.evaluations()[2]
         evaluated = {name: made.metrics[name] for name in earlier if "runtime" not in name}
         comparable = {name: value for name, value in earlier.items() if name in evaluated}

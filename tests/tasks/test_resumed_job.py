@@ -40,7 +40,6 @@ def first(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def source(job: StagedJob, step: int) -> ResumeSource:
-    assert job.prepared is not None
     folder = job.workspace / "attempts" / "2" / "checkpoints" / str(step)
     return ResumeSource(
         job=BASE,
@@ -65,7 +64,6 @@ def test_the_new_job_ends_as_the_other_one(tmp_path: Path, first: Trained) -> No
     recorder = prepared(job, source(other, 2))
     told = [event.message for event in recorder.of(Notice)]
     assert f"Resumes from the checkpoint of step 2 of {BASE}" in told
-    assert job.prepared is not None
     taken = job.prepared.resume_source
     assert taken is not None
     assert taken.folder == job.workspace / "attempts" / "1" / "resume_from" / "2"

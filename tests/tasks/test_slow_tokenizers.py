@@ -13,7 +13,6 @@ from tests.support.models import save_tiny_bert, save_tiny_ctrl
 from tests.tasks.stages import StagedJob, write_rows
 from tests.training.support import PLAIN
 from worker.stages.tokenizer_identity import tokenizer_identity
-from worker.tasks.base import load_splits
 
 TEXTS = ["the report of the water board was read by all", "who were there in the morning"] * 12
 
@@ -38,13 +37,12 @@ class TestWhereAnyTokenizerWillDo:
         task = {"type": "causal-lm", "block_size": 16}
         job = make(tmp_path, ctrl, task, [{"text": text} for text in TEXTS])
         trained, _ = job.train()
-        assert job.prepared is not None
         tokenizer = AutoTokenizer.from_pretrained(ctrl)
         assert not tokenizer.is_fast
         tokens = [token for text in TEXTS for token in tokenizer(text)["input_ids"]]
-        blocks = load_splits(job.prepared.prepared_dir)["train"].features["input_ids"]
+        blocks = job.splits["train"].features["input_ids"]
         assert [token for block in blocks for token in block] == tokens[: len(tokens) // 16 * 16]
-        again = AutoTokenizer.from_pretrained(job.workspace / str(trained.output_dir))
+        again = AutoTokenizer.from_pretrained(job.output(trained))
         assert again(TEXTS[0])["input_ids"] == tokenizer(TEXTS[0])["input_ids"]
 
     def test_text_classification_cuts_and_counts(self, tmp_path: Path, ctrl: Path) -> None:

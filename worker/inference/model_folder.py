@@ -9,14 +9,16 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from service.contract.failures import FailureCode, StageError
+from service.contract.peft import BASE_CONFIG_FOLDER
 from service.contract.prediction_events import PredictorRequest, TrainedModel
+from service.contract.spec import JobSpec
 from worker.base_model import checks
-from worker.inference import adapter_base
 from worker.stages.prepare_model import fetch_model, locate_model
 from worker.tasks import registry
-from worker.tasks.chat import answers
+from worker.tasks.base import Task
 
 _WEIGHTS: Final = "model.safetensors"
+_ADAPTER_CONFIG: Final = "adapter_config.json"
 _ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
 
 
@@ -37,16 +39,40 @@ def of_text_model(request: PredictorRequest) -> ModelFolder:
         found = fetch_model(stage, locate_model(stage), task, lambda _notice: None)
         return ModelFolder(found.folder, None, found.config, found.tokenizer)
     given = of_trained(request.trained, stage.attempt_dir)
+    target = stage.attempt_dir / "base_model"
+    return read(request.trained, given, target, registry.get(stage.spec.variant()), stage.spec)
+
+
+def read(
+    trained: TrainedModel, given: Path, target: Path, task: Task, spec: JobSpec
+) -> ModelFolder:
+    """Of `given`, the folder of `trained`. An adapter's base model is made in `target`."""
     weights, adapter = given, None
-    if adapter_base.is_adapter(given):
-        assert request.trained.base is not None, "an adapter has a base model"
-        adapter = given
-        target = stage.attempt_dir / "base_model"
-        weights = adapter_base.assemble(given, request.trained.base, target)
+    if (given / _ADAPTER_CONFIG).is_file():
+        assert trained.base is not None, "an adapter has a base model"
+        weights, adapter = _with_links(given, trained.base, target), given
     config = checks.load_config(weights, str(given))
-    task = registry.get(stage.spec.variant())
-    tokenizer = checks.load_tokenizer(given, str(given), task, stage.spec.task)
+    tokenizer = checks.load_tokenizer(given, str(given), task, spec.task)
     return ModelFolder(weights, adapter, config, tokenizer)
+
+
+def _with_links(adapter: Path, base: Path, target: Path) -> Path:
+    """`target`, with links to the base model's weights and the configuration in the adapter's
+    folder. StageError if one of them is missing."""
+    config = adapter / BASE_CONFIG_FOLDER
+    if not (adapter / _ADAPTER_WEIGHTS).is_file() or not (config / "config.json").is_file():
+        raise StageError(
+            FailureCode.MODEL_NOT_FOUND,
+            f"{adapter} lacks {_ADAPTER_WEIGHTS} or {BASE_CONFIG_FOLDER}/config.json, which a "
+            "finished adapter has",
+        )
+    shutil.rmtree(target, ignore_errors=True)  # of an earlier try that failed
+    target.mkdir(parents=True)
+    for path in base.glob("model*.safetensors*"):
+        (target / path.name).symlink_to(path.resolve())
+    for path in config.glob("*.json"):
+        shutil.copy(path, target / path.name)
+    return target
 
 
 def of_trained(trained: TrainedModel, own: Path) -> Path:
@@ -55,7 +81,7 @@ def of_trained(trained: TrainedModel, own: Path) -> Path:
         if not trained.folder.is_dir():
             raise StageError(FailureCode.MODEL_NOT_FOUND, "The files of the model were removed")
         return trained.folder
-    described = ("config.json", "adapter_config.json")
+    described = ("config.json", _ADAPTER_CONFIG)
     for settings in trained.settings:
         if any((settings / name).is_file() for name in described):
             return _joined(settings, trained.folder, own / "checkpoint")
@@ -76,7 +102,7 @@ def _joined(settings: Path, checkpoint: Path, target: Path) -> Path:
             shutil.copytree(path, target / path.name)
         elif not path.name.endswith(".safetensors"):
             shutil.copy(path, target / path.name)
-    if not (settings / adapter_base.ADAPTER_CONFIG).is_file():
+    if not (settings / _ADAPTER_CONFIG).is_file():
         (target / _WEIGHTS).symlink_to(checkpoint / _WEIGHTS)
     elif (checkpoint / _ADAPTER_WEIGHTS).is_file():
         (target / _ADAPTER_WEIGHTS).symlink_to(checkpoint / _ADAPTER_WEIGHTS)
@@ -96,8 +122,3 @@ def _as_peft_loads_them(checkpoint: Path) -> dict[str, torch.Tensor]:
             action="Ask the job's finished model, or promote the checkpoint.",
         )
     return {n.replace(".default", ""): value for n, value in held.items() if "lora_" in n}
-
-
-def limit_of(config: Any) -> int:
-    """How many positions the model has."""
-    return int(getattr(config, "max_position_embeddings", None) or answers.DEFAULT_LIMIT)

@@ -20,7 +20,7 @@ from service.contract.stages import PrepareResult, StageRequest
 from service.contract.states import Stage
 from worker.base_model import checks, finished_model
 from worker.data import sources
-from worker.inference import adapter_base, model_folder, rows, spec
+from worker.inference import model_folder, rows, spec
 from worker.inference.rows import ROWS_FILE
 from worker.stages import evaluate
 from worker.stages.base import Channel
@@ -82,7 +82,11 @@ class Predictor:
             trained.spec, self._model_dir, self._folder / ROWS_FILE, use_gpu=use_gpu
         )
         self._task: Task = registry.get(first.variant())
-        self._model, self._adapter = self._read(first)
+        read = model_folder.read(
+            trained, self._model_dir, self._folder / "base_model", self._task, first
+        )
+        self._model = Model(read.weights, self._model_dir, None, read.config, read.tokenizer)
+        self._adapter = read.adapter
         self._spec = self._complete(first)
         if self._adapter is None:
             finished_model.check_weights(self._spec, self._task, self._model.folder)
@@ -114,18 +118,6 @@ class Predictor:
         return PredictionResult(answers=found, notices=notices[:_MOST_NOTICES])
 
     # ---- the model ------------------------------------------------------------------------------
-
-    def _read(self, job: JobSpec) -> tuple[Model, Path | None]:
-        """The model, or an adapter's base model; and the adapter's folder."""
-        given = self._model_dir
-        folder, adapter = given, None
-        if adapter_base.is_adapter(given):
-            assert self._trained.base is not None, "an adapter has a base model"
-            adapter = given
-            folder = adapter_base.assemble(given, self._trained.base, self._folder / "base_model")
-        config = checks.load_config(folder, str(given))
-        tokenizer = checks.load_tokenizer(given, str(given), self._task, job.task)
-        return Model(folder, given, None, config, tokenizer), adapter
 
     def _complete(self, job: JobSpec) -> JobSpec:
         """With the model's labels, and with the adapter, whose virtual tokens take positions."""

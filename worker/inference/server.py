@@ -79,7 +79,8 @@ class Server:
                 given, self._reporter(asked.id), lambda: asked.id in self._stopped
             )
             if asked.id in self._stopped:
-                return Refused(id=asked.id, failure=_stopped())
+                failure = Failure.of(FailureCode.CANCELLED, "The answer was stopped.")
+                return Refused(id=asked.id, failure=failure)
             if not result.is_small():
                 raise StageError(
                     FailureCode.DATA_TOO_LARGE,
@@ -160,10 +161,6 @@ def _failure(error: Exception) -> Failure:
     if failure.code is FailureCode.INTERNAL:
         traceback.print_exception(error)
     return failure
-
-
-def _stopped() -> Failure:
-    return Failure.of(FailureCode.CANCELLED, "The answer was stopped.")
 
 
 if __name__ == "__main__":

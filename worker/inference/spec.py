@@ -13,7 +13,6 @@ _KEPT: Final = (
     *("per_device_eval_batch_size", "seed", "precision", "full_determinism"),
     *("bf16_full_eval", "fp16_full_eval"),
 )
-_NEEDS_GPU: Final = ("fp16_full_eval",)
 
 
 def of_prediction(
@@ -60,7 +59,7 @@ def _is_kept(task_parameter: str) -> bool:
 def _training(given: Mapping[str, Any], *, use_gpu: bool) -> dict[str, Any]:
     kept = {name: given[name] for name in _KEPT if given.get(name) is not None}
     if not use_gpu:
-        kept = {name: value for name, value in kept.items() if name not in _NEEDS_GPU}
+        kept.pop("fp16_full_eval", None)
         if kept.get("precision") == "fp16":
             kept["precision"] = "fp32"
     return kept

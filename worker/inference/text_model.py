@@ -29,6 +29,7 @@ from worker.data.table import RowError
 from worker.inference import called_tools, model_folder
 from worker.inference.writing import Following, Likely, Penalties, Writer
 from worker.tasks.chat import rows
+from worker.tasks.chat.answers import DEFAULT_LIMIT
 from worker.tasks.chat.problems import Problems
 from worker.tasks.chat.rendering import Renderer
 from worker.tasks.chat.templates import OPTION
@@ -98,7 +99,9 @@ class TextModel:
             local_files_only=True,
         )
         # `generate` fills what a request leaves open from here, so the rest is left out here.
-        model.generation_config = _own_defaults(model.generation_config)
+        given = {name: getattr(model.generation_config, name, None) for name in _OWN_DEFAULTS}
+        own = {name: value for name, value in given.items() if value is not None}
+        model.generation_config = GenerationConfig(**own)
         if self._folder.adapter is not None:
             from worker.training.adapters import adapter  # takes seconds
 
@@ -178,7 +181,8 @@ class TextModel:
     ) -> GenerationConfig:
         """The model's own config with these options."""
         reserved = 0 if self._peft is None else self._peft.virtual_tokens
-        limit = model_folder.limit_of(self._folder.config) - reserved
+        positions = getattr(self._folder.config, "max_position_embeddings", None)
+        limit = int(positions or DEFAULT_LIMIT) - reserved
         room = limit - prompt_tokens
         if room < 1:
             raise StageError(
@@ -209,11 +213,6 @@ def _chat_parameters(request: PredictorRequest) -> ChatSpec:
     if isinstance(task, PreferenceSpec):
         return as_chat(task)
     return task if isinstance(task, ChatSpec) else ChatSpec()
-
-
-def _own_defaults(config: GenerationConfig) -> GenerationConfig:
-    given = {name: getattr(config, name, None) for name in _OWN_DEFAULTS}
-    return GenerationConfig(**{name: each for name, each in given.items() if each is not None})
 
 
 def _with_message(choice: Choice, *, has_tools: bool) -> Choice:

@@ -33,6 +33,7 @@ from worker.tasks.base import (
     PrepareContext,
     Task,
 )
+from worker.tasks.classification import label_format
 
 _LAYOUT = 1  # of a cache entry
 _REPORT_EVERY: Final = 1000  # rows
@@ -152,7 +153,7 @@ class Preparation:
                 label_check = self._label_check(folder / split, tallies[split])
         return tallies
 
-    def _surveyed(self, split: str, survey: row_checks.Survey) -> Iterator[Any]:
+    def _surveyed(self, split: str, survey: label_format.Survey) -> Iterator[Any]:
         """Reads the rows of the split for `survey` alone."""
         checking = self._checking(split, survey)
         for number, row in enumerate(checking.rows(self._data.tables(split))):

@@ -27,11 +27,6 @@ def parameters_of(spec: JobSpec, kind: type[P]) -> P:
     return spec.task
 
 
-def longest(requested: int | None, limit: int | None, default: int) -> int:
-    """The requested length in tokens, else the default or the model's limit, whichever is less."""
-    return requested or min(default, limit or default)
-
-
 @dataclass(frozen=True)
 class PrepareContext:
     """The input of `Task.prepare`; the model's weights are not loaded at this point."""
@@ -76,23 +71,29 @@ class Task(ABC):
     name: str
     length_option: str
     """The parameter that `max_length` comes from."""
+    default_length: int
+    """In tokens, where the parameter may be left out; less if the model takes less."""
+    auto_class: str
+    """The transformers Auto class whose models have this task's head."""
     needs_pad_token = True
     """Batches hold sequences of unequal length."""
     tokenizes_rows = False
     """Whether rows are tokenized while they are checked (`row_tokenizer`), because only their
     tokens show whether a row can be used."""
 
-    @abstractmethod
     def max_length(self, parameters: Any, limit: int | None) -> int:
         """The length of the longest feature in tokens.
 
         `limit` is the length that model and tokenizer were made for, None if unknown. Lengths
         beyond a position table are rejected elsewhere.
         """
+        requested: int | None = getattr(parameters, self.length_option)
+        return requested or min(self.default_length, limit or self.default_length)
 
-    @abstractmethod
     def auto_model(self) -> Any:
-        """The transformers Auto class whose models have this task's head."""
+        import transformers
+
+        return getattr(transformers, self.auto_class)
 
     @abstractmethod
     def example_schema(self) -> Any:

@@ -78,8 +78,6 @@ def _limit(request: Request) -> None:
 
 
 def _answer(request: Request) -> Answer:
-    from worker.data.formats import detect
-
     spec = JobSpec.model_validate(request.spec)
     dataset = spec.dataset
     assert isinstance(dataset, UploadDataset)
@@ -107,7 +105,7 @@ def _answer(request: Request) -> Answer:
     if failure is not None:  # the answer already contains its details
         failure = failure.model_copy(update={"details": {}})
     return Answer(
-        format=_format(source, dataset.format, detect),
+        format=_format(source, dataset.format),
         complete=failure is None and not reading.is_late,
         rows_read=tally.read if tally else 0,
         rows_usable=tally.used if tally else 0,
@@ -157,7 +155,9 @@ def _usable_with(split: Split, max_bad_fraction: float) -> tuple[list[str], Fail
     return usable, refusal.failure if refusal is not None and not split.tally.bad else None
 
 
-def _format(source: Source, given: str, detect: Any) -> str | None:
+def _format(source: Source, given: str) -> str | None:
+    from worker.data.formats import detect
+
     try:
         return given if given != "auto" else str(detect(source))
     except (OSError, MemoryError):

@@ -88,10 +88,6 @@ def trained_text(describer: Describer, feature: Mapping[str, Any]) -> str:
     return f"text: {describer.text([token for token, trained in tokens if trained])}"
 
 
-def text_to_write(describer: Describer, feature: Mapping[str, Any]) -> str:
-    return f"text: {describer.text([token for token in feature['labels'] if token >= 0])}"
-
-
 def _first_tokens(feature: Mapping[str, Any]) -> Iterable[int]:
     """Those that no token of the same row precedes: nothing predicts them."""
     yield 0

@@ -5,34 +5,21 @@ Needs no tokenizer and no large library, so that the API server can check an upl
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from service.contract.splits import TEST
 from service.contract.tasks import TASKS
 from worker.data.cleaning import Columns
 from worker.data.column_names import ColumnFinder, UsualNames
 from worker.data.inferences import Inferences
-from worker.data.table import Cleaner, Row
+from worker.data.table import Cleaner
 from worker.tasks.chat import rows as chat_rows
 from worker.tasks.classification import label_format, text_rows, token_rows
-from worker.tasks.language_modeling import rows as lm_rows
+from worker.tasks.common.cells import any_text
 from worker.tasks.preference import rows as preference_rows
 from worker.tasks.question_answering import rows as qa_rows
 from worker.tasks.seq2seq import rows as seq2seq_rows
 from worker.tasks.usual_columns import USUAL
-
-
-class Survey(Protocol):
-    """What only all rows together decide. It is called with rows like a cleaner."""
-
-    has_labels: bool
-    is_done: bool
-    """No further row changes the decision."""
-
-    def __call__(self, row: Row) -> dict[str, Any]: ...
-
-    def decided(self, found: Inferences) -> Any:
-        """The task's parameters, completed. Raises StageError if the rows do not decide."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +32,7 @@ class RowCheck:
     """(split, the task's parameters) → a function that is called once with every row of the split,
     in order. Its rows have the task's own column names."""
 
-    survey: Callable[[Any], Survey | None] = lambda _parameters: None
+    survey: Callable[[Any], label_format.Survey | None] = lambda _parameters: None
     """The task's parameters → what must read all rows before the cleaner is called with the first;
     None if the parameters leave nothing open."""
 
@@ -55,7 +42,8 @@ class RowCheck:
 
 
 def _language_model(_split: str, _parameters: Any) -> Cleaner:
-    return lm_rows.clean
+    """Any text is valid, even an empty one: it may be the line between two paragraphs."""
+    return lambda row: {"text": any_text(row["text"], "text")}
 
 
 ROW_CHECKS: Final[dict[str, RowCheck]] = {
@@ -103,7 +91,7 @@ def _with_label_columns(found: Columns, listed: Sequence[str]) -> Columns:
 def decided(
     task: str,
     parameters: Any,
-    splits: Mapping[str, Callable[[Survey], Iterator[Any]]],
+    splits: Mapping[str, Callable[[label_format.Survey], Iterator[Any]]],
     found: Inferences,
 ) -> Any:
     """The task's parameters, completed by what all rows together can only mean.

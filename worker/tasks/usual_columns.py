@@ -42,17 +42,14 @@ _SIDES: Final = tuple(
     tuple({side: name} for name in dict.fromkeys(pair[number] for pair in _PAIRS))
     for number, side in enumerate(("text", "summary"))
 )
-_LANGUAGE_MODEL: Final = {
+
+USUAL: Final[dict[str, UsualNames]] = {
     "causal-lm": UsualNames("run_clm", in_order=("text",), unused=_WEIGHT | _TOKENS),
     "masked-lm": UsualNames(
         "run_mlm",
         in_order=("text",),
         unused=_WEIGHT | {"chinese_ref": "run_mlm_wwm reads from it which characters are a word"},
     ),
-}
-
-USUAL: Final[dict[str, UsualNames]] = {
-    **_LANGUAGE_MODEL,
     "question-answering": UsualNames(
         "run_qa",
         in_order=("question", "context", "answers"),

@@ -1,6 +1,5 @@
 """Answers that evaluations generate, and `mode: predict`."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ class TestEvaluation:
         options = {"per_device_eval_batch_size": 2, "max_steps": 3}
         job = chat_job(tmp_path / "job", splits=splits, training=options, generate=GENERATE)
         result, _ = job.train()
-        written = Written(job.workspace / str(result.output_dir))
+        written = Written(job.output(result))
         assert written.model.generation_config.eos_token_id == [END, END_OF_TURN]
         assert [sample["row"] for sample in result.samples] == [1, 3]
         for sample in result.samples:
@@ -74,8 +73,7 @@ class TestEvaluation:
         told = [each for each in notices(job) if "exact_match" in each]
         assert "1 of 4 rows of the validation split do not count" in told[0]
         assert "(rows 4)" in told[0]
-        folder = job.workspace / "attempts" / "2" / "predictions"
-        found = json.loads((folder / "predictions.json").read_text())
+        found = job.predictions()
         results = [("7", "7"), ("7", "8"), ("7", "7")]
         assert [(row["result"], row["expected"]) for row in found[:3]] == results
         assert "prediction" not in found[3]
@@ -86,8 +84,7 @@ class TestEvaluation:
         rows = [talk("the report", "the report was read") for _ in range(8)]
         job = chat_job(tmp_path / "job", rows, splits={"validation": rows}, generate=generate)
         result, _ = job.train()
-        folder = job.workspace / "attempts" / "2" / "predictions"
-        found = json.loads((folder / "predictions.json").read_text())
+        found = job.predictions()
         assert [row["row"] for row in found if "prediction" in row] == [1, 5]
         assert [sample["row"] for sample in result.samples] == [1]
 
@@ -149,8 +146,7 @@ class TestPredict:
         job.train()
         written = Written(tmp_path / "job" / "llama")
         written.model.generation_config.eos_token_id = [END, END_OF_TURN]
-        folder = job.workspace / "attempts" / "2" / "predictions" / "test"
-        found = json.loads((folder / "predictions.json").read_text())
+        found = job.predictions("test/predictions.json")
         assert found == [
             {
                 "row": number + 1,
@@ -159,6 +155,7 @@ class TestPredict:
             }
             for number, row in enumerate(ROWS[:3])
         ]
+        folder = job.workspace / "attempts" / "2" / "predictions" / "test"
         lines = (folder / "generated_predictions.txt").read_text().splitlines()
         assert lines == [" ".join(row["prediction"].splitlines()) for row in found]
 

@@ -1,6 +1,5 @@
 """worker.tasks.chat.chat: features, their length, packing, and whole jobs."""
 
-import json
 import math
 from itertools import chain, islice
 from pathlib import Path
@@ -16,14 +15,12 @@ from service.contract.failures import FailureCode, StageError
 from tests.support.models import CHATML
 from tests.tasks.chat.jobs import ROWS, Row, chat_job, notices, talk
 from tests.tasks.stages import StagedJob
-from worker.tasks.base import load_splits
 from worker.tasks.chat import templates
 from worker.tasks.chat.chat import Chat
 
 
 def features(job: StagedJob, split: str = "train") -> list[dict[str, Any]]:
-    assert job.prepared is not None
-    return list(load_splits(job.prepared.prepared_dir)[split].features)
+    return list(job.splits[split].features)
 
 
 def sequences(feature: dict[str, Any], name: str = "input_ids") -> list[list[int]]:
@@ -104,7 +101,7 @@ class TestFeatures:
         tokenizer.chat_template = CHATML.replace("<|im_start|>", "<|im_start|>the ")
         tokenizer.save_pretrained(folder)
         before = features(job)[0]["input_ids"]
-        job.prepared = None  # as another job, with the same cache
+        del job.prepared  # as another job, with the same cache
         again = job.prepare()
         assert first.prepared_dir != again.prepared_dir
         assert len(features(job)[0]["input_ids"]) > len(before)
@@ -182,10 +179,9 @@ class TestJob:
     def test_scores_of_each_row(self, tmp_path: Path) -> None:
         job = chat_job(tmp_path / "job", splits={"test": ROWS[:6]})
         result, _ = job.train()
-        output = job.workspace / str(result.output_dir)
+        output = job.output(result)
         model: Any = transformers.AutoModelForCausalLM.from_pretrained(output)
-        folder = job.workspace / "attempts" / "2" / "predictions" / "test"
-        rows = json.loads((folder / "predictions.json").read_text())
+        rows = job.predictions("test/predictions.json")
         for number, (row, feature) in enumerate(zip(rows, features(job, "test"), strict=True)):
             ids = torch.tensor([feature["input_ids"]])
             labels = ids.masked_fill(torch.tensor([feature["trained"]]) == 0, -100)
@@ -208,8 +204,7 @@ class TestJob:
         waiting = talk("the report of the board")
         job = chat_job(tmp_path / "job", splits={"test": [waiting, ROWS[0]]})
         result, _ = job.train()
-        folder = job.workspace / "attempts" / "2" / "predictions" / "test"
-        rows = json.loads((folder / "predictions.json").read_text())
+        rows = job.predictions("test/predictions.json")
         assert rows[0] == {"row": 1}
         assert rows[1]["loss"] == pytest.approx(result.metrics["test_loss"])
 

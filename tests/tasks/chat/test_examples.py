@@ -36,7 +36,6 @@ def finished(
 def test_chat(tmp_path: Path) -> None:
     generate = example_spec("chat")["task"]["generate"] | {"max_new_tokens": 8, "max_samples": 2}
     job, result = finished(tmp_path, "chat", generate=generate)
-    assert job.prepared is not None
     assert job.prepared.splits["train"]["examples"] == 40
     assert job.prepared.splits["train"]["features"] < 40, "they are packed"
     assert result.metrics["eval_loss"] < result.baseline["eval_loss"]

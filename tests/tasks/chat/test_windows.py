@@ -11,7 +11,6 @@ from torch.nn import functional
 from service.contract.events import Notice
 from tests.support.models import save_tiny_llama
 from tests.tasks.chat.jobs import chat_job, talk
-from worker.tasks.base import load_splits
 
 SIZES: dict[str, Any] = {
     "hidden_size": 64,
@@ -91,8 +90,7 @@ def test_the_loss_of_a_ragged_batch_is_the_models_own(tmp_path: Path, name: str)
         model=model,
     )
     _, recorder = job.train()
-    assert job.prepared is not None
-    features = load_splits(job.prepared.prepared_dir)["validation"].features
+    features = job.splits["validation"].features
     lengths = [len(row["input_ids"]) for row in features]
     assert max(lengths) > 32 > min(lengths)
     found = recorder.evaluations()[0]["eval_loss"]

@@ -1,6 +1,5 @@
 """Small jobs of the two classification tasks."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,10 +47,6 @@ def maker(home: Path, kind: str) -> MakeJob:
         return StagedJob(home, body)
 
     return make
-
-
-def predictions(job: StagedJob, name: str = "predictions.json") -> Any:
-    return json.loads((job.workspace / "attempts" / "2" / "predictions" / name).read_text())
 
 
 def evaluations(result: TrainResult) -> dict[str, float]:

@@ -1,6 +1,5 @@
 """The example specs of classification, through the real stages, shortened."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +32,11 @@ def job_of(name: str, home: Path) -> StagedJob:
     return StagedJob(home, body)
 
 
-def written(job: StagedJob, name: str) -> Any:
-    folder = job.workspace / "attempts" / "2" / "predictions"
-    return json.loads((folder / name).read_text())
-
-
 def test_text_classification(tmp_path: Path) -> None:
     job = job_of("text-classification", tmp_path / "home")
     # Torch's own dropout: with other numbers so small a model may learn nothing in an epoch.
     job.body["training"]["padding_free"] = False
     result, _ = job.train()
-    assert job.prepared is not None
     counts = {split: each["examples"] for split, each in job.prepared.splits.items()}
     assert counts == {"train": 360, "validation.short": 92, "validation.long": 28, "test": 40}
     for name in ("eval_short", "eval_long"):
@@ -51,16 +44,16 @@ def test_text_classification(tmp_path: Path) -> None:
         assert 0 <= result.metrics[f"{name}_accuracy"] <= 1
     assert result.best_step == 23
     topics = {"European Union law", "Huguenot", "Warsaw", "Yuan dynasty"}
-    assert {row["label"] for row in written(job, "validation.short/predictions.json")} == topics
-    assert {row["prediction"] for row in written(job, "test/predictions.json")} <= topics
+    assert {row["label"] for row in job.predictions("validation.short/predictions.json")} == topics
+    assert {row["prediction"] for row in job.predictions("test/predictions.json")} <= topics
     # And `predict.yaml` on the model that this gives.
     predicting = job_of("predict", tmp_path / "predict")
     assert result.output_dir is not None
-    predicting.body["model"] = {"name_or_path": str(job.workspace / str(result.output_dir))}
+    predicting.body["model"] = {"name_or_path": str(job.output(result))}
     predicting.train()
     for one, other in zip(
-        written(predicting, "test/predictions.json"),
-        written(job, "test/predictions.json"),
+        predicting.predictions("test/predictions.json"),
+        job.predictions("test/predictions.json"),
         strict=True,
     ):
         assert one["prediction"] == other["prediction"]
@@ -77,11 +70,10 @@ def test_evaluate(tmp_path: Path) -> None:
 def test_token_classification(tmp_path: Path) -> None:
     job = job_of("token-classification", tmp_path / "home")
     result, _ = job.train()
-    assert job.prepared is not None
     counts = {split: each["examples"] for split, each in job.prepared.splits.items()}
     assert counts == {"train": 295, "validation": 100, "test": 20}
     assert result.metrics["eval_loss"] < result.baseline["eval_loss"]
     assert result.metrics["eval_ANSWER_number"] == 125
-    assert len(written(job, "predictions.json")) == 100
-    for row in written(job, "test/predictions.json"):
+    assert len(job.predictions("predictions.json")) == 100
+    for row in job.predictions("test/predictions.json"):
         assert len(row["prediction"]) == len(row["tokens"])

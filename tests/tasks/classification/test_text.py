@@ -14,7 +14,7 @@ from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
 from service.contract.parameters import TextClassificationSpec
 from tests.support.models import minilm_dir, save_tiny_bert, save_tiny_gpt2
-from tests.tasks.classification.jobs import MakeJob, evaluations, maker, predictions
+from tests.tasks.classification.jobs import MakeJob, evaluations, maker
 from tests.tasks.stages import StagedJob, write_rows
 from worker.tasks import registry
 from worker.tasks.base import load_splits
@@ -35,9 +35,7 @@ class TestModel:
         rows = [{"text": "a", "label": "sad"}, {"text": "b", "label": "glad"}] * 3
         job = make_job({"train": [*rows, {"text": "c", "label": "mad"}]})
         result, recorder = job.train()
-        model = transformers.AutoModelForSequenceClassification.from_pretrained(
-            job.workspace / str(result.output_dir)
-        )
+        model = transformers.AutoModelForSequenceClassification.from_pretrained(job.output(result))
         assert model.config.id2label == {0: "glad", 1: "mad", 2: "sad"}
         assert model.config.label2id == {"glad": 0, "mad": 1, "sad": 2}
         assert model.config.problem_type == "single_label_classification"
@@ -54,7 +52,7 @@ class TestModel:
         result, recorder = job.train()
         new = [event for event in recorder.of(Notice) if "weights" in event.data]
         assert new[0].data["weights"] == ["classifier.bias", "classifier.weight"]
-        weights = load_file(job.workspace / str(result.output_dir) / "model.safetensors")
+        weights = load_file(job.output(result) / "model.safetensors")
         assert weights["classifier.weight"].shape == (2, 32)
 
     def test_a_head_of_the_same_size_is_kept(self, make_job: MakeJob, tmp_path: Path) -> None:
@@ -64,7 +62,7 @@ class TestModel:
         job = make_job({"train": ROWS}, model=base, learning_rate=0.0)
         result, recorder = job.train()
         assert not [event for event in recorder.of(Notice) if "weights" in event.data]
-        weights = load_file(job.workspace / str(result.output_dir) / "model.safetensors")
+        weights = load_file(job.output(result) / "model.safetensors")
         assert torch.equal(weights["classifier.weight"], model.classifier.weight)
 
     def test_a_decoder_learns_where_its_padding_begins(
@@ -107,7 +105,7 @@ class TestProblems:
             "f1_macro",
             "f1_weighted",
         }
-        first = predictions(job)[0]
+        first = job.predictions()[0]
         assert first["label"] == ["a", "b", "c"]
         assert first["prediction"] == [n for n, p in first["probabilities"].items() if p > 0.5]
 
@@ -120,7 +118,7 @@ class TestProblems:
             "pearson",
             "spearmanr",
         }
-        found = predictions(job)
+        found = job.predictions()
         errors = [(row["prediction"] - row["label"]) ** 2 for row in found]
         assert result.metrics["eval_loss"] == pytest.approx(sum(errors) / 12, rel=1e-6)
         assert [row["label"] for row in found] == [n / 4 for n in range(12)]
@@ -140,15 +138,12 @@ class TestProblems:
         rows = [{"text": f"text {n}", "label": label} for n, label in enumerate(labels)]
         job = make_job({"train": rows, "validation": rows}, dropout=0.0, learning_rate=0.0)
         result, recorder = job.train()
-        assert job.prepared is not None
         model = transformers.AutoModelForSequenceClassification.from_pretrained(
-            job.workspace / str(result.output_dir)
+            job.output(result)
         ).eval()
         assert model.config.problem_type == problem
-        features = load_splits(job.prepared.prepared_dir)["train"].features[:]
-        tokenizer = transformers.AutoTokenizer.from_pretrained(
-            job.workspace / str(result.output_dir)
-        )
+        features = job.splits["train"].features[:]
+        tokenizer = transformers.AutoTokenizer.from_pretrained(job.output(result))
         batch = tokenizer.pad({"input_ids": features["input_ids"]}, return_tensors="pt")
         dtype = torch.long if problem.startswith("single") else torch.float32
         targets = torch.tensor(features["labels"], dtype=dtype)
@@ -199,7 +194,7 @@ class TestVectors:
             per_device_train_batch_size=6,
         )
         result, recorder = job.train()
-        output = job.workspace / str(result.output_dir)
+        output = job.output(result)
         model = transformers.AutoModelForSequenceClassification.from_pretrained(output).eval()
         names = (
             ["a", "b", "c"] if {"label_names", "label_columns"} & given.keys() else ["0", "1", "2"]
@@ -211,7 +206,7 @@ class TestVectors:
         expected = model(**batch, labels=targets).loss.item()
         assert recorder.train_values("loss")[1] == pytest.approx(expected, rel=1e-6)
         assert result.metrics["eval_loss"] == pytest.approx(expected, rel=1e-6)
-        assert [row["label"] for row in predictions(job)] == [
+        assert [row["label"] for row in job.predictions()] == [
             [name for name, bit in zip(names, vector, strict=True) if bit] for vector in VECTORS
         ]
         found = inferred(job)
@@ -220,7 +215,7 @@ class TestVectors:
     def test_a_label_that_no_row_has_keeps_its_place(self, make_job: MakeJob) -> None:
         rows = [{"text": f"{n}", "label": [n % 2, 0, 1, 0]} for n in range(4)]
         job = make_job({"train": rows, "validation": rows, "test": rows[:2]})
-        prepared = load_splits(job.prepare().prepared_dir)
+        prepared = job.splits
         for split, count in (("train", 4), ("validation", 4), ("test", 2)):
             targets = prepared[split].features["labels"][:]
             assert targets == [[n % 2, 0, 1, 0] for n in range(count)]
@@ -283,10 +278,10 @@ class TestVectors:
         rows = [{"text": f"{n}", "label": v} for n, v in enumerate(VECTORS)]
         job = make_job({"train": rows, "validation": rows}, task={"label_names": ["a", "b", "c"]})
         result, _ = job.train()
-        model = job.workspace / str(result.output_dir)
+        model = job.output(result)
         again = maker(tmp_path / "again", "text-classification")({"test": rows[:2]}, model=model)
         again.body |= {"mode": "predict", "training": {}}
-        examples = load_splits(again.prepare().prepared_dir)["test"]
+        examples = again.splits["test"]
         assert examples.features["labels"][:] == VECTORS[:2]
         assert inferred(again) == {
             "task.label_format": "vector",
@@ -304,12 +299,11 @@ class TestInferences:
         job = make_job({"train": train, "validation": ROWS})
         job.body["dataset"] |= {"on_bad_row": "skip", "max_bad_fraction": 0.5}
         result, _ = job.train()
-        config = transformers.AutoConfig.from_pretrained(job.workspace / str(result.output_dir))
+        config = transformers.AutoConfig.from_pretrained(job.output(result))
         assert (config.problem_type, config.id2label) == (
             "single_label_classification",
             {0: "0", 1: "1"},
         )
-        assert job.prepared is not None
         report = job.prepared.data_report
         assert report is not None
         assert report["splits"]["train"]["skipped_by_reason"] == {"empty_label": 1}
@@ -337,7 +331,7 @@ class TestInferences:
         assert "`task.label_names` and set `dataset.on_bad_row: skip`" in notice.message
         job = make_job({"train": rows}, task={"label_names": ["even", "odd"]})
         job.body["dataset"] |= {"on_bad_row": "skip", "max_bad_fraction": 0.1}
-        prepared = load_splits(job.prepare().prepared_dir)["train"]
+        prepared = job.splits["train"]
         assert prepared.features["labels"][:] == [n % 2 for n in range(12)]
 
     def test_a_test_set_with_marks_for_scores_is_not_scored(self, make_job: MakeJob) -> None:
@@ -361,7 +355,7 @@ class TestFeatures:
             {"text": "one", "text_pair": "two", "label": "b"},
         ]
         job = make_job({"train": rows})
-        features = load_splits(job.prepare().prepared_dir)["train"].features
+        features = job.splits["train"].features
         tokenizer = transformers.AutoTokenizer.from_pretrained(minilm_dir())
         assert tokenizer.decode(features[0]["input_ids"]) == (
             "[CLS] the first one [SEP] the second [SEP]"
@@ -372,7 +366,7 @@ class TestFeatures:
     def test_long_texts_are_cut_and_the_user_is_told(self, make_job: MakeJob) -> None:
         long = [{"text": "word " * 300, "label": label} for label in "ab"]
         job = make_job({"train": [*long, {"text": "short", "label": "a"}]})
-        features = load_splits(job.prepare().prepared_dir)["train"].features
+        features = job.splits["train"].features
         assert [len(ids) for ids in features["input_ids"]] == [128, 128, 3]
         notice = next(n for n in job.notices if isinstance(n, Notice) and "cut" in n.message)
         assert notice.data == {"split": "train", "texts": 2, "max_seq_length": 128}
@@ -384,14 +378,6 @@ class TestFeatures:
     def test_the_longest(self, given: int | None, limit: int | None, length: int) -> None:
         task = registry.get("text-classification")
         assert task.max_length(TextClassificationSpec(max_seq_length=given), limit) == length
-
-    def test_a_csv_file(self, make_job: MakeJob, tmp_path: Path) -> None:
-        path = tmp_path / "train.csv"
-        path.write_text('title,stars\n"good, very",1.5\nbad,0\n')
-        job = make_job({"train": path})
-        job.body["dataset"]["columns"] = {"text": "title", "label": "stars"}
-        examples = load_splits(job.prepare().prepared_dir)["train"].features
-        assert examples["labels"][:] == [1.5, 0.0]
 
 
 class TestLabelFaults:
@@ -413,7 +399,7 @@ class TestLabelFaults:
 
     def test_is_left_out_with_skip_as_if_it_was_not_there(self, make_job: MakeJob) -> None:
         fit = make_job({"train": ROWS, "validation": ROWS[:4]})
-        expected = load_splits(fit.prepare().prepared_dir)["validation"]
+        expected = fit.splits["validation"]
         unknown = {"text": "t", "label": 7}
         job = make_job({"train": ROWS, "validation": [unknown, *ROWS[:4]], "test": [unknown]})
         job.body["dataset"] |= {"on_bad_row": "skip", "max_bad_fraction": 0.2}
@@ -481,22 +467,6 @@ class TestLabelFaults:
         assert caught.value.failure.code is FailureCode.LABEL_MISMATCH
 
 
-class TestAccumulation:
-    def test_two_batches_are_one_large_batch(self, make_job: MakeJob) -> None:
-        rows = [{"text": "word " * (n + 1), "label": n % 3} for n in range(8)]
-        large = make_job({"train": rows}, dropout=0.0, per_device_train_batch_size=8).train(2)
-        small = make_job(
-            {"train": rows},
-            dropout=0.0,
-            per_device_train_batch_size=2,
-            gradient_accumulation_steps=4,
-        ).train(3)
-        for name in ("loss", "grad_norm"):
-            assert list(small[1].train_values(name).values()) == pytest.approx(
-                list(large[1].train_values(name).values()), rel=1e-5
-            )
-
-
 class TestNamedValidationSets:
     def both(self, job: StagedJob) -> dict[str, str]:
         return {
@@ -508,7 +478,6 @@ class TestNamedValidationSets:
         job = make_job({"train": ROWS}, eval_strategy="steps", eval_steps=1)
         job.body["dataset"]["validation"] = self.both(job)
         result, recorder = job.train()
-        assert job.prepared is not None
         assert {name: counts["examples"] for name, counts in job.prepared.splits.items()} == {
             "train": 12,
             "validation.low": 4,
@@ -517,8 +486,8 @@ class TestNamedValidationSets:
         names = set(evaluations(result))
         assert {"eval_low_loss", "eval_low_f1", "eval_high_loss", "eval_high_f1"} <= names
         assert all(name.startswith(("eval_low_", "eval_high_")) for name in names)
-        assert len(predictions(job, "validation.low/predictions.json")) == 4
-        assert len(predictions(job, "validation.high/predictions.json")) == 8
+        assert len(job.predictions("validation.low/predictions.json")) == 4
+        assert len(job.predictions("validation.high/predictions.json")) == 8
         assert list(recorder.evaluations()) == [0, 1, 2]
         assert result.baseline.keys() == names
 
@@ -560,7 +529,7 @@ class TestNamedValidationSets:
 def test_expected_labels_are_kept_for_the_user(make_job: MakeJob) -> None:
     job = make_job({"train": ROWS, "validation": ROWS})
     result, _ = job.train()
-    found = predictions(job)
+    found = job.predictions()
     assert [row["label"] for row in found] == [str(n % 2) for n in range(12)]
     right = sum(row["label"] == row["prediction"] for row in found)
     assert result.metrics["eval_accuracy"] == right / 12

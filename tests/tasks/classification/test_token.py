@@ -17,10 +17,9 @@ from service.contract.failures import FailureCode, StageError
 from service.contract.parameters import TokenClassificationSpec
 from service.contract.spec import JobSpec
 from tests.support.models import minilm_dir, train_tokenizer
-from tests.tasks.classification.jobs import MakeJob, evaluations, maker, predictions
+from tests.tasks.classification.jobs import MakeJob, evaluations, maker
 from tests.tasks.stages import StagedJob
 from worker.data.table import RowError
-from worker.tasks.base import load_splits
 from worker.tasks.classification.token import TokenClassification, add_prefix_space, inside_of
 from worker.tasks.classification.token_rows import RowCleaner
 
@@ -39,7 +38,7 @@ def make_job(tmp_path: Path) -> MakeJob:
 
 
 def features(job: StagedJob, split: str = "train") -> Any:
-    return load_splits(job.prepare().prepared_dir)[split].features
+    return job.splits[split].features
 
 
 class TestAlignment:
@@ -106,7 +105,7 @@ class TestAlignment:
         rows = [{"tokens": ["Ada", "wrote"], "tags": [1, 0]}]
         job = make_job({"train": rows}, task={"label_names": ["O", "B-PER"]})
         assert features(job)[0]["labels"] == [-100, 1, 0, -100]
-        assert load_splits(job.prepare().prepared_dir)["train"].examples["tags"][0] == [
+        assert job.splits["train"].examples["tags"][0] == [
             "B-PER",
             "O",
         ]
@@ -121,7 +120,7 @@ class TestEvaluation:
     def test_numbers_are_those_of_seqeval_on_the_predictions_file(self, make_job: MakeJob) -> None:
         job = make_job({"train": ROWS * 8, "validation": ROWS}, max_steps=12, learning_rate=3e-2)
         result, _ = job.train()
-        rows = predictions(job)
+        rows = job.predictions()
         golds, guesses = [row["tags"] for row in rows], [row["prediction"] for row in rows]
         assert golds == [row["tags"] for row in ROWS]
         report = classification_report(golds, guesses, output_dict=True, zero_division=0)
@@ -138,11 +137,10 @@ class TestEvaluation:
     def test_loss_and_predictions_are_the_models_own(self, make_job: MakeJob) -> None:
         job = make_job({"train": ROWS, "validation": ROWS}, dropout=0.0, learning_rate=0.0)
         result, recorder = job.train()
-        assert job.prepared is not None
-        output = job.workspace / str(result.output_dir)
+        output = job.output(result)
         model = transformers.AutoModelForTokenClassification.from_pretrained(output).eval()
         tokenizer = transformers.AutoTokenizer.from_pretrained(output)
-        rows = load_splits(job.prepared.prepared_dir)["train"].features[:]
+        rows = job.splits["train"].features[:]
         batch = tokenizer.pad({"input_ids": rows["input_ids"]}, return_tensors="pt")
         longest = batch["input_ids"].shape[1]
         labels = np.full((4, longest), -100)
@@ -153,7 +151,7 @@ class TestEvaluation:
         assert recorder.train_values("loss")[1] == pytest.approx(found.loss.item(), rel=1e-6)
         assert result.metrics["eval_loss"] == pytest.approx(found.loss.item(), rel=1e-6)
         likeliest = found.logits.argmax(-1).numpy()
-        for number, prediction in enumerate(row["prediction"] for row in predictions(job)):
+        for number, prediction in enumerate(row["prediction"] for row in job.predictions()):
             ids = likeliest[number][labels[number] != -100]
             assert prediction == [model.config.id2label[int(class_id)] for class_id in ids]
 
@@ -162,7 +160,7 @@ class TestEvaluation:
         self, make_job: MakeJob, tmp_path: Path, side: str
     ) -> None:
         job = make_job({"train": ROWS, "validation": ROWS})
-        splits = load_splits(job.prepare().prepared_dir)
+        splits = job.splits
         tokenizer: Any = transformers.AutoTokenizer.from_pretrained(minilm_dir(), padding_side=side)
         model = transformers.BertForTokenClassification(transformers.BertConfig())
         objective = TokenClassification().bind(
@@ -190,7 +188,7 @@ class TestEvaluation:
     ) -> None:
         job = make_job({"train": ROWS, "validation": ROWS[:1]}, task={"max_seq_length": 5})
         result, _ = job.train()
-        row = predictions(job)[0]
+        row = job.predictions()[0]
         assert row["prediction"][3:] == [None, None]
         right = sum(tag == guess for tag, guess in zip(row["tags"], row["prediction"], strict=True))
         assert result.metrics["eval_accuracy"] == right / 3
@@ -213,7 +211,7 @@ class TestIgnoredWords:
             learning_rate=0.0,
         )
         result, recorder = job.train()
-        output = job.workspace / str(result.output_dir)
+        output = job.output(result)
         model = transformers.AutoModelForTokenClassification.from_pretrained(output).eval()
         assert model.config.id2label == {0: "B-LOC", 1: "B-PER", 2: "O"}
         tokenizer = transformers.AutoTokenizer.from_pretrained(output)
@@ -232,7 +230,7 @@ class TestIgnoredWords:
         assert recorder.train_values("loss")[1] == pytest.approx(expected, rel=1e-6)
         assert result.metrics["eval_loss"] == pytest.approx(expected, rel=1e-6)
         assert result.metrics["test_loss"] == pytest.approx(expected, rel=1e-6)
-        found = predictions(job)
+        found = job.predictions()
         assert [row["tags"] for row in found] == [
             [None if tag == mark else tag for tag in each] for each in tags
         ]
@@ -245,7 +243,6 @@ class TestIgnoredWords:
         right = sum(tag == guess for tag, guess in pairs)
         assert len(pairs) == 8
         assert result.metrics["eval_accuracy"] == pytest.approx(right / 8)
-        assert job.prepared is not None
         report = job.prepared.data_report
         assert report is not None
         for split in ("train", "validation"):
@@ -286,9 +283,7 @@ class TestFaults:
         report = job.prepare().data_report
         assert report is not None
         assert report["splits"]["validation"]["skipped_by_reason"] == {"unknown_label": 1}
-        assert load_splits(job.prepare().prepared_dir)["validation"].examples["tags"][:] == [
-            ROWS[0]["tags"]
-        ]
+        assert job.splits["validation"].examples["tags"][:] == [ROWS[0]["tags"]]
 
     def test_a_bad_row_is_named_by_file_and_line(self, make_job: MakeJob) -> None:
         job = make_job({"train": [*ROWS, {"tokens": ["Ada"], "tags": ["O", "O"]}]})

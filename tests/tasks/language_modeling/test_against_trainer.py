@@ -13,7 +13,6 @@ import transformers
 from tests.support.models import minilm_dir, save_tiny_gpt2, saved, tiny_bert_config
 from tests.tasks.stages import StagedJob, write_rows
 from tests.training.support import PLAIN
-from worker.tasks.base import load_splits
 from worker.tasks.language_modeling.masking import EpochMasks, MaskedFeatures, Masking
 
 TEXTS = [
@@ -130,8 +129,7 @@ def run_ours(
         },
     )
     result, recorder = job.train()
-    assert job.prepared is not None
-    splits = load_splits(job.prepared.prepared_dir)
+    splits = job.splits
     features = {name: split.features for name, split in splits.items()}
     return recorder.train_values("loss"), result.metrics, features
 

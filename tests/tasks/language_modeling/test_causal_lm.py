@@ -16,13 +16,11 @@ from service.contract.failures import FailureCode, StageError
 from tests.tasks.language_modeling.conftest import TEXTS, Make
 from tests.tasks.stages import StagedJob, write_rows
 from tests.training.support import Killed, Recorder, at_checkpoint
-from worker.tasks.base import load_splits
 from worker.training.kernels import chunked_cross_entropy
 
 
 def tokens_of(job: StagedJob, split: str = "train") -> list[list[int]]:
-    assert job.prepared is not None
-    return list(load_splits(job.prepared.prepared_dir)[split].features["input_ids"])
+    return list(job.splits[split].features["input_ids"])
 
 
 def flat(parts: list[list[int]]) -> list[int]:
@@ -136,13 +134,9 @@ class TestJob:
     def test_predictions_of_the_test_split(self, make: Make, tmp_path: Path) -> None:
         job = self.job(make, tmp_path)
         result, _ = job.train()
-        files = job.workspace / "attempts" / "2" / "predictions"
-        rows = json.loads((files / "test" / "predictions.json").read_text())
-        assert job.prepared is not None
+        rows = job.predictions("test/predictions.json")
         assert len(rows) == job.prepared.splits["test"]["features"]
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            job.workspace / str(result.output_dir)
-        )
+        model = transformers.AutoModelForCausalLM.from_pretrained(job.output(result))
         for number, (row, tokens) in enumerate(zip(rows, tokens_of(job, "test"), strict=True)):
             ids = torch.tensor([tokens])
             with torch.no_grad():
@@ -162,7 +156,7 @@ class TestJob:
         job = self.job(make, tmp_path, per_device_eval_batch_size=2)
         job.body["task"] |= {"separate_documents": separate}
         result, _ = job.train()
-        output = job.workspace / str(result.output_dir)
+        output = job.output(result)
         model: Any = transformers.AutoModelForCausalLM.from_pretrained(output)
         tokenizer = transformers.AutoTokenizer.from_pretrained(output)
         blocks = tokens_of(job, "validation")

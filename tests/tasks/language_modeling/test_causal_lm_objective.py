@@ -108,12 +108,8 @@ class TestSeparateDocuments:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     @pytest.mark.parametrize("config", architectures(), ids=lambda config: config.model_type)
     def test_models_that_can(self, config: Any, dtype: torch.dtype) -> None:
-        require_separable(self.model(config, dtype))
-
-    @pytest.mark.parametrize("config", architectures(), ids=lambda config: config.model_type)
-    def test_they_are_tried_out_where_the_model_is(self, config: Any) -> None:
         """What is made without a device comes to lie where the model is not, as for a GPU."""
-        model = self.model(config)
+        model = self.model(config, dtype)
         with torch.device("meta"):
             require_separable(model)
 

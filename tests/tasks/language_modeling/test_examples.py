@@ -1,6 +1,5 @@
 """The example specs of language models, through the real stages, shortened."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,6 @@ def run(tmp_path: Path, body: dict[str, Any]) -> tuple[StagedJob, dict[str, floa
     return job, result.metrics
 
 
-def predictions(job: StagedJob) -> Any:
-    folder = job.workspace / "attempts" / "2" / "predictions"
-    return json.loads((folder / "test" / "predictions.json").read_text())
-
-
 class TestExamples:
     def test_causal_lm(self, tmp_path: Path) -> None:
         body = example_spec("causal-lm")
@@ -33,8 +27,9 @@ class TestExamples:
         body["model"]["name_or_path"] = str(save_tiny_gpt2(tmp_path / "gpt2"))
         body["training"]["learning_rate"] = 1e-2
         job, _ = run(tmp_path, body)
-        assert job.prepared is not None
-        assert len(predictions(job)) == job.prepared.splits["test"]["features"]
+        assert (
+            len(job.predictions("test/predictions.json")) == job.prepared.splits["test"]["features"]
+        )
 
     def test_causal_lm_with_an_adapter(self, tmp_path: Path) -> None:
         body = example_spec("causal-lm-lora")
@@ -51,10 +46,11 @@ class TestExamples:
         body["model"]["name_or_path"] = str(save_tiny_bert(tmp_path / "bert"))
         body["training"]["learning_rate"] = 1e-2
         job, _ = run(tmp_path, body)
-        assert job.prepared is not None
         counts = {split: each["examples"] for split, each in job.prepared.splits.items()}
         assert counts == {"train": 321, "validation": 36, "test": 30}
-        assert len(predictions(job)) == job.prepared.splits["test"]["features"]
+        assert (
+            len(job.predictions("test/predictions.json")) == job.prepared.splits["test"]["features"]
+        )
 
     def test_causal_lm_from_scratch(self, tmp_path: Path) -> None:
         body = example_spec("causal-lm-from-scratch")

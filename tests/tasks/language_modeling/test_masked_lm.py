@@ -1,6 +1,5 @@
 """worker.tasks.language_modeling.masked_lm and its masks."""
 
-import json
 import math
 import shutil
 from collections.abc import Callable
@@ -20,7 +19,6 @@ from tests.tasks.stages import StagedJob, write_rows
 from tests.training.support import PLAIN
 from worker.tasks.base import PreparedSplit, load_splits
 from worker.tasks.common.padding import Padding
-from worker.tasks.language_modeling.features import word_starts
 from worker.tasks.language_modeling.masked_lm import MaskedLMObjective
 from worker.tasks.language_modeling.masking import EpochMasks, MaskedFeatures, Masking
 from worker.training.batches import samplers
@@ -89,7 +87,6 @@ class TestPrepare:
         everything = list(chain.from_iterable(tokenizer(text).input_ids for text in TEXTS))
         whole = len(everything) // 16 * 16
         assert list(chain.from_iterable(features["input_ids"])) == everything[:whole]
-        assert job.prepared is not None
         counts = job.prepared.splits["train"]
         assert (counts["tokens"], counts["dropped_tokens"]) == (
             len(everything),
@@ -106,7 +103,6 @@ class TestPrepare:
         lengths = [len(tokenizer(text).input_ids) for _, text in kept]
         over = sum(max(length - 16, 0) for length in lengths)
         assert over > 0
-        assert job.prepared is not None
         # The two specials of each empty row are no text of the user's.
         assert job.prepared.splits["train"] == {
             "examples": 40,
@@ -149,11 +145,6 @@ class TestPrepare:
         with pytest.raises(StageError, match="has no mask token") as raised:
             job.prepare()
         assert raised.value.failure.code is FailureCode.INVALID_OPTION
-
-
-def test_word_starts() -> None:
-    words = np.array([-1, 0, 0, 1, 2, 2, 2, -1, -1])
-    assert word_starts(words).tolist() == [1, 1, 0, 1, 1, 0, 0, 1, 1]
 
 
 IDS = np.tile(np.arange(1000, 2000), 40)
@@ -245,13 +236,11 @@ class TestJob:
     def test_predictions_of_the_test_split(self, make: Make, line_by_line: bool) -> None:
         job = make(training=self.TRAINING, line_by_line=line_by_line, mlm_probability=0.5)
         result, _ = job.train()
-        files = job.workspace / "attempts" / "2" / "predictions"
-        rows = json.loads((files / "test" / "predictions.json").read_text())
-        output = job.workspace / str(result.output_dir)
+        rows = job.predictions("test/predictions.json")
+        output = job.output(result)
         model = transformers.AutoModelForMaskedLM.from_pretrained(output)
         tokenizer = transformers.AutoTokenizer.from_pretrained(output)
-        assert job.prepared is not None
-        features = load_splits(job.prepared.prepared_dir)["test"].features
+        features = job.splits["test"].features
         masking = Masking.of(tokenizer, 42, 0.5)
         masked = MaskedFeatures(features, masking)
         keys = [{"row": row} for row in (0, 2, 3)] if line_by_line else [{"block": 0}, {"block": 1}]
@@ -281,11 +270,8 @@ class TestJob:
             training=training, model=tmp_path / "model", line_by_line=True, mlm_probability=0.5
         )
         result, _ = job.train()
-        model = transformers.AutoModelForMaskedLM.from_pretrained(
-            job.workspace / str(result.output_dir)
-        )
-        assert job.prepared is not None
-        features = load_splits(job.prepared.prepared_dir)["validation"].features
+        model = transformers.AutoModelForMaskedLM.from_pretrained(job.output(result))
+        features = job.splits["validation"].features
         masked = MaskedFeatures(features, Masking.of(tokenizer, 42, 0.5))
         rows = features["row"]
         assert [sample["row"] for sample in result.samples] == [rows[at] for at in (0, 2, 4)]
@@ -327,8 +313,7 @@ class TestJob:
         )
         result, _ = job.train()
         assert result.steps == 3
-        assert job.prepared is not None
-        features = load_splits(job.prepared.prepared_dir)["train"].features
+        features = job.splits["train"].features
         expected = [len(ids) for ids in features["input_ids"]]
         unmasked = EpochMasks(features, _never)  # type: ignore[arg-type]
         assert samplers.lengths(unmasked).tolist() == expected

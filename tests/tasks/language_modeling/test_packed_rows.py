@@ -10,7 +10,6 @@ import transformers
 
 from service.contract.failures import FailureCode, StageError
 from tests.tasks.language_modeling.conftest import TEXTS, Make
-from worker.tasks.base import load_splits
 
 LENGTH = 16
 
@@ -31,8 +30,7 @@ class TestBlocks:
         texts = ["".join(TEXTS[2:4]), "", *TEXTS]
         job = make(texts, block_size=LENGTH, packing="bfd")
         counts = job.prepare().splits["train"]
-        assert job.prepared is not None
-        features = list(load_splits(job.prepared.prepared_dir)["train"].features)
+        features = list(job.splits["train"].features)
         expected = pieces(gpt2, texts)
         found = list(chain.from_iterable(map(packed_sequences, features)))
         assert sorted(found) == sorted(expected)
@@ -54,8 +52,7 @@ class TestBlocks:
         job = make(block_size=LENGTH, packing="bfd", dataset={"validation": None})
         job.body["dataset"] |= {"validation": job.body["dataset"]["train"]}
         job.prepare()
-        assert job.prepared is not None
-        features = load_splits(job.prepared.prepared_dir)["validation"].features
+        features = job.splits["validation"].features
         assert features["input_ids"] == [*map(list, pieces(gpt2, TEXTS))]
         assert features["row"] == [n for n, text in enumerate(TEXTS) if text]
 
@@ -80,8 +77,7 @@ class TestJob:
         job = self.job(make, **options)
         result, recorder = job.train()
         model: Any = transformers.AutoModelForCausalLM.from_pretrained(gpt2).eval()
-        assert job.prepared is not None
-        features = load_splits(job.prepared.prepared_dir)["train"].features
+        features = job.splits["train"].features
 
         def naive(rows: list[list[int]]) -> float:
             losses = []
@@ -109,7 +105,6 @@ class TestJob:
         job = self.job(make, max_steps=-1, num_train_epochs=1)
         job.body["training"]["include_num_input_tokens_seen"] = "all"
         result, recorder = job.train()
-        assert job.prepared is not None
         counts = job.prepared.splits["train"]
         examples = result.metrics["train_samples_per_second"] * result.metrics["train_runtime"]
         assert examples == pytest.approx(counts["features"])

@@ -1,7 +1,9 @@
 import pytest
 
 from worker.data.table import RowError
-from worker.tasks.language_modeling.rows import clean
+from worker.tasks.row_checks import ROW_CHECKS
+
+clean = ROW_CHECKS["causal-lm"].cleaner("train", None)
 
 
 class TestClean:

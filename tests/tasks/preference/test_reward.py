@@ -1,6 +1,5 @@
 """Reward models, through the real stages."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +35,6 @@ def text(tokenizer: Any, row: dict[str, Any], side: str) -> str:
     return whole
 
 
-def predictions(job: StagedJob, name: str = "predictions.json") -> Any:
-    return json.loads((job.workspace / "attempts" / "2" / "predictions" / name).read_bytes())
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[StagedJob, TrainResult, Any]:
     folder = tmp_path_factory.mktemp("reward")
@@ -47,17 +42,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[StagedJob, TrainR
     return job, *job.train()
 
 
-def output(job: StagedJob, result: TrainResult) -> Path:
-    return job.workspace / str(result.output_dir)
-
-
 def test_the_finished_model_scores_as_transformers_does(trained: Any) -> None:
     """With the pipeline, from the saved files alone; in batches with padding as well."""
     job, result, _ = trained
-    folder = str(output(job, result))
+    folder = str(job.output(result))
     score = pipeline("text-classification", model=folder, function_to_apply="none", batch_size=3)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    rows = predictions(job)
+    rows = job.predictions()
     for side in ("chosen", "rejected"):
         found = score([text(tokenizer, pair(number), side) for number in range(5)])
         assert [each["label"] for each in found] == ["reward"] * 5
@@ -72,7 +63,7 @@ def test_batches_have_no_padding_though_the_tokenizer_has_no_pad_token(trained: 
 
 def test_metrics_are_those_of_the_rewards(trained: Any) -> None:
     _, result, recorder = trained
-    rows = predictions(trained[0])
+    rows = trained[0].predictions()
     chosen = torch.tensor([row["chosen_reward"] for row in rows])
     rejected = torch.tensor([row["rejected_reward"] for row in rows])
     loss = 0.01 * (chosen + rejected) ** 2 - logsigmoid(chosen - rejected)
@@ -176,14 +167,14 @@ def test_predictions_score_any_answer(trained: Any, tmp_path: Path) -> None:
         {
             "mode": "predict",
             "task": "reward",
-            "model": {"name_or_path": str(output(job, result))},
+            "model": {"name_or_path": str(job.output(result))},
             "dataset": {"source": "path", "test": write_rows(tmp_path / "test.jsonl", rows)},
             "training": {"bf16": False, "use_cpu": True, "per_device_eval_batch_size": 2},
         },
     )
     other.train()
-    found = predictions(other, "test/predictions.json")
-    known = predictions(job)[0]
+    found = other.predictions("test/predictions.json")
+    known = job.predictions()[0]
     assert found[0] == {"row": 1, "reward": pytest.approx(known["chosen_reward"], abs=1e-5)}
     assert found[1] == {"row": 2, "reward": pytest.approx(known["rejected_reward"], abs=1e-5)}
     assert found[2]["chosen_reward"] == pytest.approx(known["chosen_reward"], abs=1e-5)
@@ -215,7 +206,7 @@ def test_a_tokenizer_must_have_a_token_to_pad_with(tmp_path: Path) -> None:
 
 def test_the_template_of_the_job_is_saved_with_the_model(tmp_path: Path) -> None:
     job = reward_job(tmp_path, {"chat_template": "zephyr"}, max_steps=1)
-    folder = output(job, job.train()[0])
+    folder = job.output(job.train()[0])
     assert AutoTokenizer.from_pretrained(folder).chat_template == templates.read("zephyr")
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
@@ -223,4 +214,4 @@ def test_the_template_of_the_job_is_saved_with_the_model(tmp_path: Path) -> None
     encoded = tokenizer.apply_chat_template(turns, return_dict=True, return_tensors="pt")
     with torch.no_grad():
         reward = model(**encoded).logits[0, 0].item()
-    assert reward == pytest.approx(predictions(job)[0]["chosen_reward"], abs=1e-5)
+    assert reward == pytest.approx(job.predictions()[0]["chosen_reward"], abs=1e-5)

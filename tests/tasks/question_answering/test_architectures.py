@@ -121,9 +121,6 @@ def test_trains_and_answers(model_type: str, tmp_path: Path) -> None:
     assert recorder.train_values("loss")[1] == pytest.approx(math.log(LENGTH), abs=1)
     assert result.metrics["eval_loss"] != result.baseline["eval_loss"]
     assert {"eval_exact_match", "eval_f1", "eval_loss"} <= result.metrics.keys()
-    written = job.workspace / "attempts" / "2" / "predictions" / "predictions.json"
-    assert len(json.loads(written.read_text())) == 4
-    finished = transformers.AutoModelForQuestionAnswering.from_pretrained(
-        job.workspace / str(result.output_dir)
-    )
+    assert len(job.predictions()) == 4
+    finished = transformers.AutoModelForQuestionAnswering.from_pretrained(job.output(result))
     assert finished.config.model_type == model_type

@@ -1,6 +1,5 @@
 """XLNet's beam-search head: features, loss, and answers as the reference scripts find them."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -273,12 +272,9 @@ class TestJob:
         trained = {"max_steps": 30, "learning_rate": 1e-2}
         job = make_job({"null_score_diff_threshold": 1e6}, trained)
         result, _ = job.train()
-        assert job.prepared is not None
-        model = XLNetForQuestionAnswering.from_pretrained(
-            job.workspace / str(result.output_dir)
-        ).eval()
+        model = XLNetForQuestionAnswering.from_pretrained(job.output(result)).eval()
         assert (model.config.start_n_top, model.config.end_n_top) == (4, 3)
-        data = load_splits(job.prepared.prepared_dir)["validation"]
+        data = job.splits["validation"]
         windows = []
         for feature in data.features:
             begins, ids = feature["offset_start"], feature["input_ids"]
@@ -303,27 +299,21 @@ class TestJob:
                 }
             )
         nbest, odds = slow_answers(list(data.examples), windows, SpanOptions(20, 30), (4, 3))
-        folder = job.workspace / "attempts" / "2" / "predictions"
-        written = {
-            name: json.loads((folder / f"{name}.json").read_text())
-            for name in ("predictions", "nbest_predictions", "null_odds")
-        }
-        assert written["null_odds"] == pytest.approx(odds, rel=1e-4)
-        assert written["predictions"] == {
+        assert job.predictions("null_odds.json") == pytest.approx(odds, rel=1e-4)
+        assert job.predictions() == {
             key: entries[0]["text"] if entries else "" for key, entries in nbest.items()
         }
+        written = job.predictions("nbest_predictions.json")
         for key, entries in nbest.items():
-            assert len(written["nbest_predictions"][key]) == len(entries)
+            assert len(written[key]) == len(entries)
         assert "eval_best_f1_thresh" in result.metrics
 
     def test_a_threshold_of_one_gives_the_scripts_metrics(self, make_job: Make) -> None:
         job = make_job({"null_score_diff_threshold": 1.0}, {"max_steps": 3})
         result, _ = job.train()
-        assert job.prepared is not None
-        folder = job.workspace / "attempts" / "2" / "predictions"
-        nbest = json.loads((folder / "nbest_predictions.json").read_text())
-        odds = json.loads((folder / "null_odds.json").read_text())
-        examples = load_splits(job.prepared.prepared_dir)["validation"].examples
+        nbest = job.predictions("nbest_predictions.json")
+        odds = job.predictions("null_odds.json")
+        examples = job.splits["validation"].examples
         golds = {row["id"]: row["answers"]["text"] for row in examples}
         texts = {key: entries[0]["text"] if entries else "" for key, entries in nbest.items()}
         raw = squad_v2(golds, texts, odds)

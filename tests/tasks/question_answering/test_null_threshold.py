@@ -16,7 +16,6 @@ from service.contract.parameters import QuestionAnsweringSpec
 from tests.data.squad_sample import squad_file
 from tests.support.models import save_tiny_bert, save_tiny_xlnet
 from tests.tasks.stages import StagedJob
-from worker.tasks.base import load_splits
 from worker.tasks.question_answering.metrics import squad_v2
 from worker.tasks.question_answering.null_threshold import FIELD, Threshold
 from worker.tasks.question_answering.postprocessing import Answers
@@ -77,11 +76,6 @@ def make_job(tmp_path: Path, models: dict[str, Path]) -> Make:
     return make
 
 
-def written(job: StagedJob, name: str) -> Any:
-    folder = job.workspace / "attempts" / "2" / "predictions"
-    return json.loads((folder / f"{name}.json").read_text())
-
-
 def config(job: StagedJob, folder: str = "") -> dict[str, Any]:
     path = job.workspace / "attempts" / "2" / "output" / folder / "config.json"
     content: dict[str, Any] = json.loads(path.read_text())
@@ -89,8 +83,7 @@ def config(job: StagedJob, folder: str = "") -> dict[str, Any]:
 
 
 def golds_of(job: StagedJob, split: str = "validation") -> dict[str, list[str]]:
-    assert job.prepared is not None
-    examples = load_splits(job.prepared.prepared_dir)[split].examples
+    examples = job.splits[split].examples
     return {row["id"]: row["answers"]["text"] for row in examples}
 
 
@@ -115,7 +108,7 @@ class TestFound:
     def test_it_is_the_official_scripts(self, make_job: Make, head: str) -> None:
         job = make_job(head)
         result, _ = job.train()
-        odds, nbest = written(job, "null_odds"), written(job, "nbest_predictions")
+        odds, nbest = job.predictions("null_odds.json"), job.predictions("nbest_predictions.json")
         texts = {
             key: next((entry["text"] for entry in entries if entry["text"]), "")
             for key, entries in nbest.items()
@@ -126,12 +119,12 @@ class TestFound:
         assert result.metrics["eval_best_f1_thresh"] == threshold
         assert config(job)[FIELD] == threshold
         kept = {key: "" if odds[key] > threshold else text for key, text in texts.items()}
-        assert written(job, "predictions") == kept
+        assert job.predictions("predictions.json") == kept
         expected = squad_v2(golds, kept, odds)
         for name in ("exact_match", "f1", "HasAns_f1", "NoAns_exact"):
             assert result.metrics[f"eval_{name}"] == expected[name]
-        odds = written(job, "test/null_odds")
-        for key, text in written(job, "test/predictions").items():
+        odds = job.predictions("test/null_odds.json")
+        for key, text in job.predictions("test/predictions.json").items():
             assert (text == "") == (odds[key] > threshold)
 
     @pytest.mark.parametrize("seed", range(20))

@@ -39,6 +39,16 @@ def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_t5(tmp_path_factory.mktemp("t5"), texts)
 
 
+@pytest.fixture
+def model(t5: Path) -> Any:
+    return AutoModelForSeq2SeqLM.from_pretrained(t5).eval()
+
+
+@pytest.fixture
+def tokenizer(t5: Path) -> Any:
+    return AutoTokenizer.from_pretrained(t5)
+
+
 Make = Callable[..., StagedJob]
 
 
@@ -82,12 +92,6 @@ def make_job(tmp_path: Path, t5: Path) -> Make:
         return StagedJob(home, body)
 
     return make
-
-
-def read_predictions(job: StagedJob, name: str = "predictions.json") -> list[dict[str, str]]:
-    path = job.workspace / "attempts" / "2" / "predictions" / name
-    found: list[dict[str, str]] = json.loads(path.read_text(encoding="utf-8"))
-    return found
 
 
 def learning(make_job: Make) -> StagedJob:
@@ -157,9 +161,7 @@ class TestFeatures:
         job.body["dataset"]["train"] = write_rows(job.home / "train.jsonl", pairs)
         del job.body["dataset"]["validation"]
         plain = make_job()
-        renamed, usual = (
-            load_splits(each.prepare().prepared_dir)["train"].features for each in (job, plain)
-        )
+        renamed, usual = (each.splits["train"].features for each in (job, plain))
         assert renamed[:] == usual[:]
 
     def test_decoder_must_hold_the_targets(self, make_job: Make, tmp_path: Path) -> None:
@@ -182,14 +184,6 @@ def bound(job: StagedJob, model: Any, tokenizer: Any) -> Any:
 
 
 class TestLoss:
-    @pytest.fixture
-    def model(self, t5: Path) -> Any:
-        return AutoModelForSeq2SeqLM.from_pretrained(t5).eval()
-
-    @pytest.fixture
-    def tokenizer(self, t5: Path) -> Any:
-        return AutoTokenizer.from_pretrained(t5)
-
     def test_is_the_models_own(self, make_job: Make, model: Any, tokenizer: Any) -> None:
         objective = bound(make_job(), model, tokenizer)
         batch = objective.collate([{"input_ids": [5, 6, 1], "labels": [7, 1]}, *_uneven()])
@@ -242,40 +236,12 @@ class TestLoss:
         if factor == 0:
             assert evaluated.sum().item() == pytest.approx(whole.item(), rel=1e-6)
 
-    def test_accumulated_is_the_large_batch(self, make_job: Make) -> None:
-        losses = [
-            make_job(
-                {"predict_with_generate": False},
-                {
-                    "max_steps": 3,
-                    "per_device_train_batch_size": size,
-                    "gradient_accumulation_steps": 8 // size,
-                    "save_strategy": "no",
-                },
-                model=_without_dropout(make_job),
-            ).train()[1]
-            for size in (8, 2)
-        ]
-        large, accumulated = (recorder.train_values("loss") for recorder in losses)
-        assert accumulated == pytest.approx(large, rel=1e-5)
-
 
 def _uneven() -> list[dict[str, list[int]]]:
     return [{"input_ids": [5, 1], "labels": [8, 9, 1]}]
 
 
-def _without_dropout(make_job: Make) -> Path:
-    folder = make_job().home / "model"
-    return save_tiny_t5(
-        folder, [row["text"] for row in rows("summaries-train.jsonl", 20)], dropout=0.0
-    )
-
-
 class TestGeneration:
-    @pytest.fixture
-    def model(self, t5: Path) -> Any:
-        return AutoModelForSeq2SeqLM.from_pretrained(t5).eval()
-
     @pytest.fixture
     def sources(self) -> torch.Tensor:
         return torch.arange(20, 68).reshape(4, 12)
@@ -338,7 +304,7 @@ class TestEvaluation:
     def test_metrics_are_those_of_the_written_predictions(self, make_job: Make) -> None:
         job = learning(make_job)
         result, recorder = job.train()
-        written = read_predictions(job)
+        written = job.predictions()
         scorer = RougeScorer(["rouge1", "rouge2", "rougeL", "rougeLsum"], use_stemmer=True)
         scores = [
             scorer.score(by_sentence(row["reference"]), by_sentence(row["prediction"]))
@@ -474,12 +440,11 @@ class TestLanguages:
             make_job, mbart, source_lang="en_XX", target_lang="ro_RO", forced_bos_token="ro_RO"
         )
         result, _ = job.train()
-        assert job.prepared is not None
         tokenizer: Any = AutoTokenizer.from_pretrained(mbart)
         english, romanian = tokenizer.convert_tokens_to_ids(["en_XX", "ro_RO"])
-        first = load_splits(job.prepared.prepared_dir)["train"].features[0]
+        first = job.splits["train"].features[0]
         assert (first["input_ids"][-1], first["labels"][-1]) == (english, romanian)
-        finished = AutoModelForSeq2SeqLM.from_pretrained(job.workspace / str(result.output_dir))
+        finished = AutoModelForSeq2SeqLM.from_pretrained(job.output(result))
         assert finished.config.decoder_start_token_id == romanian
         assert finished.generation_config.forced_bos_token_id == romanian
         tokens = finished.generate(torch.tensor([first["input_ids"]]), max_length=6)

@@ -56,7 +56,7 @@ class _Probe:
         except RowError:
             return None
         # A template that expects text writes an object in Python's notation, with single quotes.
-        has_python = any(str(_arguments(value)) in text for value in _VALUES)
+        has_python = any(str({"number": value}) in text for value in _VALUES)
         return all(word in text for word in words) and not has_python
 
 
@@ -136,15 +136,11 @@ def _turn(values: Collection[str]) -> dict[str, Any]:
         {
             "id": f"call{number:05}",  # Mistral's have nine characters
             "type": "function",
-            "function": {"name": "add", "arguments": _arguments(value)},
+            "function": {"name": "add", "arguments": {"number": value}},
         }
         for number, value in enumerate(values)
     ]
     return {"role": "assistant", "tool_calls": calls}
-
-
-def _arguments(value: str) -> dict[str, str]:
-    return {"number": value}
 
 
 def _with_text(call: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
 from service.contract.splits import TEST, TRAIN
 from worker.tasks import describe
-from worker.tasks.base import PrepareContext, PreparedSplit, Task, longest, parameters_of
+from worker.tasks.base import PrepareContext, PreparedSplit, Task, parameters_of
 from worker.tasks.chat import answers, lengths, templates, tokenizing
 from worker.tasks.chat.objective import ChatObjective
 from worker.tasks.chat.prompts import Prompts
@@ -36,23 +36,19 @@ COLUMNS: Final = ("input_ids", "trained")
 class Chat(Task):
     name = "chat"
     length_option = "max_length"
+    auto_class = "AutoModelForCausalLM"
     needs_pad_token = False
     tokenizes_rows = True
 
     def max_length(self, parameters: ChatSpec, limit: int | None) -> int:
         """Of any row; if the option is left out, features may be shorter."""
-        return longest(parameters.max_length, limit, limit or answers.DEFAULT_LIMIT)
+        return parameters.max_length or limit or answers.DEFAULT_LIMIT
 
     def target(self, describer: Describer, feature: Mapping[str, Any]) -> str:
         return describe.trained_text(describer, feature)
 
     def trained(self, feature: Mapping[str, Any]) -> list[bool]:
         return describe.following(feature)
-
-    def auto_model(self) -> Any:
-        from transformers import AutoModelForCausalLM
-
-        return AutoModelForCausalLM
 
     def example_schema(self) -> Any:
         from datasets import Features
@@ -83,7 +79,14 @@ class Chat(Task):
         _report(split, columns, length, context)
         if split == TRAIN and parameters.packing == "bfd":
             count = sequence_features.write_packed(columns, length, context, target)
-            context.notice(_packed_notice(len(columns), count, length))
+            rows = len(columns)
+            message = (
+                f"`task.packing`: the {rows:,} conversations of the train split are packed into "
+                f"{count:,} examples of at most {length:,} tokens, which "
+                "`training.per_device_train_batch_size` counts"
+            )
+            data = {"split": TRAIN, "rows": rows, "examples": count, "max_length": length}
+            context.notice(Notice(message=message, data=data))
             return count
         context.measures.windows = Counter({1: len(columns)})
         if split == TRAIN or parameters.generate is None:
@@ -133,15 +136,6 @@ def _report(split: str, columns: ListColumns, length: int, context: PrepareConte
     elif cut.rows:
         context.notice(lengths.cut_notice(split, length, cut))
     _report_unscored(split, np.flatnonzero(trained == 0), len(columns), length, context)
-
-
-def _packed_notice(rows: int, examples: int, length: int) -> Notice:
-    return Notice(
-        message=f"`task.packing`: the {rows:,} conversations of the train split are packed into "
-        f"{examples:,} examples of at most {length:,} tokens, which "
-        "`training.per_device_train_batch_size` counts",
-        data={"split": TRAIN, "rows": rows, "examples": examples, "max_length": length},
-    )
 
 
 def _report_unscored(

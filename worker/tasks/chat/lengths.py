@@ -49,14 +49,10 @@ def chosen(tokens: Counts, needed: Counts) -> int:
 
     `tokens`: of each row; `needed`: those up to the first that is trained.
     """
-    length = max(-(-_of_share(tokens, 99) // _STEP) * _STEP, int(needed.max()))
+    most = int(np.percentile(tokens, 99, method="inverted_cdf"))
+    length = max(-(-most // _STEP) * _STEP, int(needed.max()))
     longest = int(tokens.max())
     return longest if longest <= _WHOLE * length else length
-
-
-def _of_share(tokens: Counts, percent: int) -> int:
-    """The fewest tokens that so many of the rows have at most."""
-    return int(np.percentile(tokens, percent, method="inverted_cdf"))
 
 
 @dataclass(frozen=True)

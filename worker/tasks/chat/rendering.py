@@ -7,7 +7,7 @@ is rendered up to a turn must begin the whole, and the token that ends a turn mu
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -20,8 +20,6 @@ from worker.tasks.chat.conversation import Conversation, Message
 from worker.tasks.chat.jinja import Template
 from worker.tasks.chat.tokens import Control, Tokenized
 from worker.tasks.chat.turn_spans import REMEDY, Whole, answers_of
-
-__all__ = ["Conversation", "Message", "Rendered", "Renderer"]
 
 _THINKING: Final = ("reasoning", "thinking")
 
@@ -58,7 +56,7 @@ class Renderer:
         tokens = self._tokens(text)
         control = form.control
         whole = Whole(form.template, messages, conversation, text, marks, control.end_texts)
-        rest, places = self._train_on == "all", _TURNS[self._train_on](conversation)
+        rest, places = self._train_on == "all", _turns(self._train_on, conversation)
         trained = [rest] * len(tokens.ids)
         for place, spans in zip(places, whole.spans(places), strict=True):
             found = form.turn(tokens, spans, place)
@@ -179,28 +177,12 @@ def _texts(conversation: Conversation) -> Iterator[tuple[str, Any]]:
         yield "tools", conversation.tools
 
 
-def _weighted(conversation: Conversation) -> list[int]:
-    messages = conversation.messages
-    return [place for place in answers_of(conversation) if messages[place].get("weight", 1)]
-
-
-def _left_out(conversation: Conversation) -> list[int]:
-    messages = conversation.messages
-    return [place for place in answers_of(conversation) if not messages[place].get("weight", 1)]
-
-
-def _completion(conversation: Conversation) -> list[int]:
-    return [place for place in _weighted(conversation) if place >= conversation.prompt]
-
-
-def _last(conversation: Conversation) -> Sequence[int]:
-    return _weighted(conversation)[-1:]
-
-
-_TURNS: Final[dict[str, Callable[[Conversation], Sequence[int]]]] = {
-    "assistant": _weighted,
-    "last": _last,
-    "completion": _completion,
-    "all": _left_out,
-}
-"""`train_on` → the turns of the assistant that are trained; for `all`, those that are not."""
+def _turns(train_on: str, conversation: Conversation) -> list[int]:
+    """The turns of the assistant that are trained; for `all`, those that are not."""
+    answers, messages = answers_of(conversation), conversation.messages
+    if train_on == "all":
+        return [place for place in answers if not messages[place].get("weight", 1)]
+    weighted = [place for place in answers if messages[place].get("weight", 1)]
+    if train_on == "completion":
+        return [place for place in weighted if place >= conversation.prompt]
+    return weighted[-1:] if train_on == "last" else weighted

@@ -55,15 +55,12 @@ class RowCleaner:
         if self._has_answers:
             require_answers(turns, _FORMS[form][-1], problems)
         made = cleaned(turns, prompt, _tools(given, problems), problems)
-        self._count(form, turns)
-        return made
-
-    def _count(self, form: str, turns: list[Turn]) -> None:
-        """What OpenAI's published checks warn of; the other forms have no turns of the system."""
+        # What OpenAI's published checks warn of; the other forms have no turns of the system.
         if form == "`messages`":
             roles = {turn.get("role") for turn in turns}
             self.counts["no_system_message"] += roles.isdisjoint(("system", "developer"))
             self.counts["no_user_message"] += "user" not in roles
+        return made
 
     def _form(self, given: Row) -> str:
         """The one form that the row has. Raises RowError without one, or with two."""

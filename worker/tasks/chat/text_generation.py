@@ -4,18 +4,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from service.contract.chat import ChatSpec, GenerateSpec
 from service.contract.spec import JobSpec
 from worker.data.table import RowError
 from worker.failures import invalid_option
-from worker.tasks.base import PrepareContext, PreparedSplit, parameters_of, train_features
-from worker.tasks.chat import answers, rows, templates, tokenizing
+from worker.tasks.base import PrepareContext, PreparedSplit, parameters_of
+from worker.tasks.chat import answers, rows, templates
 from worker.tasks.chat.chat import Chat
-from worker.tasks.common import predictions, sequence_features
-from worker.tasks.common.generation import Generator
+from worker.tasks.chat.rendering import Renderer
+from worker.tasks.common import sequence_features
+from worker.tasks.common.generation import Generates, Generator
 from worker.tasks.common.list_columns import ListColumns
-from worker.tasks.common.predictions import PredictsOnly
-from worker.training.objective import Batch, Evaluation, Features, Forward, Objective
+from worker.training.objective import Objective
 
 _FORMAT_VERSION: Final = 1  # of the features; a new version prepares data again
 
@@ -50,20 +52,19 @@ class ChatGeneration(Chat):
         max_length: int,
         split: str,  # noqa: ARG002 - only the test split is predicted
     ) -> Callable[[dict[str, Any]], dict[str, Any]]:
-        tokenize = tokenizing.prompt_tokenizer(tokenizer, parameters_of(spec, ChatSpec))
+        renderer = Renderer(tokenizer, parameters_of(spec, ChatSpec))
 
-        def checked(row: dict[str, Any]) -> dict[str, Any]:
-            found = tokenize(row)
-            count = len(found["input_ids"])
-            if count > max_length:
+        def tokenized(row: dict[str, Any]) -> dict[str, Any]:
+            ids = np.array(renderer.prompt(rows.load(row)), dtype=np.int32)
+            if len(ids) > max_length:
                 raise RowError(
-                    f"the prompt has {count:,} tokens, but only {max_length:,} leave room for the "
-                    "answer: shorten the row, or lower `task.generate.max_new_tokens`",
+                    f"the prompt has {len(ids):,} tokens, but only {max_length:,} leave room for "
+                    "the answer: shorten the row, or lower `task.generate.max_new_tokens`",
                     reason="too_long",
                 )
-            return found
+            return {**row, "input_ids": ids, "trained": np.zeros(len(ids), dtype=np.int8)}
 
-        return checked
+        return tokenized
 
     def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:  # noqa: ARG002
         template = getattr(context.spec.task, "chat_template", None)
@@ -80,7 +81,7 @@ class ChatGeneration(Chat):
         limit = getattr(model.config, "max_position_embeddings", None)
         generate = generate_of(parameters, limit)
         config = answers.generation_config(model, tokenizer, generate)
-        return ChatGenerationObjective(splits, Generator(tokenizer, config))
+        return Generates(splits, Generator(tokenizer, config), _questions)
 
 
 def generate_of(parameters: ChatSpec, limit: int | None) -> GenerateSpec:
@@ -92,29 +93,5 @@ def generate_of(parameters: ChatSpec, limit: int | None) -> GenerateSpec:
     return generate.model_copy(update={"max_new_tokens": most})
 
 
-class ChatGenerationObjective(PredictsOnly):
-    """Generates answers; cannot be trained."""
-
-    def __init__(self, splits: Mapping[str, PreparedSplit], generator: Generator) -> None:
-        self._splits = splits
-        self._generator = generator
-        self.train_features: Features = train_features(splits)
-
-    def collate(self, features: list[Mapping[str, Any]]) -> Batch:
-        return self._generator.collate(features)
-
-    def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
-        if split not in self._splits:
-            return None
-        data = self._splits[split]
-        texts = self._generator.texts(data.features, forward)
-        examples = rows.without_tokens(data.examples)
-        found = [
-            {"row": number, "prompt": answers.last_question(rows.load(example)), "prediction": text}
-            for number, (example, text) in enumerate(zip(examples, texts, strict=True), start=1)
-        ]
-        return Evaluation(
-            {},
-            predictions.write(found, split, folder) | predictions.write_lines(texts, split, folder),
-            predictions.samples(found, data.examples),
-        )
+def _questions(examples: Any) -> list[str]:
+    return [answers.last_question(rows.load(each)) for each in rows.without_tokens(examples)]

@@ -39,19 +39,6 @@ def row_tokenizer(
     return tokenized
 
 
-def prompt_tokenizer(
-    tokenizer: Any, parameters: ChatSpec
-) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """As `row_tokenizer`, for rows to predict: `input_ids` are those of the prompt."""
-    renderer = Renderer(tokenizer, parameters)
-
-    def tokenized(row: dict[str, Any]) -> dict[str, Any]:
-        ids = np.array(renderer.prompt(rows.load(row)), dtype=np.int32)
-        return {**row, "input_ids": ids, "trained": np.zeros(len(ids), dtype=np.int8)}
-
-    return tokenized
-
-
 def _nothing(tokens: int, trained: Any, max_length: int) -> str:
     if not trained.any():
         return "the row trains no token: no turn of the assistant is left for `task.train_on`"

@@ -27,15 +27,11 @@ def calls_of(value: Any, place: str, problems: Problems) -> list[dict[str, Any]]
     if not isinstance(value, list):
         problems.add(f"{place} must be a list, not {kind_of(value)}", _MALFORMED)
         return []
-    return [_call(item, f"{place}[{number}]", problems) for number, item in enumerate(value)]
+    return [call_of(item, f"{place}[{number}]", problems) for number, item in enumerate(value)]
 
 
-def call_of_function(value: Any, place: str, problems: Problems) -> list[dict[str, Any]]:
-    """`function_call`, which OpenAI had before `tool_calls`."""
-    return [_call(value, place, problems)]
-
-
-def _call(value: Any, place: str, problems: Problems) -> dict[str, Any]:
+def call_of(value: Any, place: str, problems: Problems) -> dict[str, Any]:
+    """One of the calls, or `function_call`, which OpenAI had before `tool_calls`."""
     try:
         call = _without_nulls(value)
     except RecursionError:

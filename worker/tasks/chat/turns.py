@@ -146,9 +146,8 @@ class _Checks:
         if given.get("tool_calls"):
             calls = tool_calls.calls_of(given["tool_calls"], f"{place}.tool_calls", self.problems)
         elif "function_call" in given:
-            calls = tool_calls.call_of_function(
-                given["function_call"], f"{place}.function_call", self.problems
-            )
+            called = given["function_call"]
+            calls = [tool_calls.call_of(called, f"{place}.function_call", self.problems)]
         if calls and turn.get("role", "assistant") != "assistant":
             self._add(f"{place}: only the assistant calls tools", "malformed_tool_calls")
         if calls:

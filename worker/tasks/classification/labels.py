@@ -58,11 +58,6 @@ class ModelLabels(list[str]):
     Whole numbers in rows are indices into the list, unless all labels are whole numbers.
     """
 
-    def has_name(self, value: str | int) -> bool:
-        """Whether the value of a row is the name of a label, not an index."""
-        by_name = isinstance(value, str) or all(map(is_whole, self))
-        return by_name and str(value).strip() in self
-
 
 def of_model(given: Sequence[str] | None, config: Any) -> list[str]:
     """The labels of a trained model. `given` may name the labels of a model that has no names.
@@ -199,19 +194,16 @@ def class_name(
     by_name = label_format == "names" or (label_format is None and isinstance(value, str))
     if names is None or (by_name and name in names):
         return name
-    if label_format == "names":
-        raise _unlisted(f"`{column}` {name!r:.80} is not among {_given(names)}: ", names)
-    if label_format is None and isinstance(names, ModelLabels) and names.has_name(value):
+    if label_format == "names" or not is_whole(name):
+        problem = f"`{column}` {name!r:.80} is not among {_given(names)}: {_listed(names)}"
+        raise mismatch(problem, "unknown_label")
+    are_numbers = isinstance(names, ModelLabels) and all(map(is_whole, names))
+    if label_format is None and are_numbers and name in names:
         return name
-    return _by_index(name, column, names)
-
-
-def _by_index(name: str, column: str, names: Sequence[str]) -> str:
-    if not is_whole(name):
-        raise _unlisted(f"`{column}` {name!r:.80} is not among {_given(names)}: ", names)
     number = int(name)
     if not 0 <= number < len(names):
-        raise _unlisted(f"`{column}` {number} is not an index into {_given(names)}: ", names)
+        problem = f"`{column}` {number} is not an index into {_given(names)}: {_listed(names)}"
+        raise mismatch(problem, "unknown_label")
     return names[number]
 
 
@@ -237,10 +229,6 @@ def whole_if_equal(value: Any, names: Sequence[str] | None = None) -> Any:
 
 def _given(names: Sequence[str]) -> str:
     return "the model's labels" if isinstance(names, ModelLabels) else "`task.label_names`"
-
-
-def _unlisted(problem: str, names: Sequence[str]) -> RowError:
-    return mismatch(problem + _listed(names), "unknown_label")
 
 
 def as_list(value: Any, column: str) -> list[Any]:

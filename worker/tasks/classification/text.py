@@ -21,7 +21,6 @@ from worker.tasks.base import (
     PrepareContext,
     PreparedSplit,
     Task,
-    longest,
     parameters_of,
     train_examples,
     train_features,
@@ -37,15 +36,13 @@ from worker.training import label_smoothing
 from worker.training.objective import Batch, Evaluation, Features, Forward, LossSum, Objective
 
 _FORMAT_VERSION: Final = 3  # of the features; a new version prepares data again
-_DEFAULT_LENGTH: Final = 128
 
 
 class TextClassification(Task):
     name = "text-classification"
     length_option = "max_seq_length"
-
-    def max_length(self, parameters: TextClassificationSpec, limit: int | None) -> int:
-        return longest(parameters.max_seq_length, limit, _DEFAULT_LENGTH)
+    default_length = 128
+    auto_class = "AutoModelForSequenceClassification"
 
     def target(self, describer: Describer, feature: Mapping[str, Any]) -> str:
         parameters = parameters_of(describer.spec, TextClassificationSpec)
@@ -58,11 +55,6 @@ class TextClassification(Task):
             return f"label: {names[target]}"
         chosen = [name for name, given in zip(names, target, strict=True) if given]
         return f"labels: {', '.join(chosen) or 'none'}"
-
-    def auto_model(self) -> Any:
-        from transformers import AutoModelForSequenceClassification
-
-        return AutoModelForSequenceClassification
 
     def example_schema(self) -> Any:
         from datasets import Features, List, Value
@@ -134,7 +126,12 @@ class TextClassification(Task):
         context.measures.windows = Counter({1: count})
         context.measures.labels = labels.counts(examples, "labels")
         if cut:
-            context.notice(_cut_notice(split, cut, context.max_length))
+            message = (
+                f"{cut} texts of the {split} split were cut to {context.max_length} tokens. "
+                "Raise `max_seq_length` to keep more of them."
+            )
+            data = {"split": split, "texts": cut, "max_seq_length": context.max_length}
+            context.notice(Notice(message=message, data=data))
         return count
 
     def bind(
@@ -156,14 +153,6 @@ def _encode(context: PrepareContext, rows: Mapping[str, Any], *, truncation: boo
         padding=False,
         return_attention_mask=False,
         verbose=False,
-    )
-
-
-def _cut_notice(split: str, count: int, length: int) -> Notice:
-    return Notice(
-        message=f"{count} texts of the {split} split were cut to {length} tokens. "
-        "Raise `max_seq_length` to keep more of them.",
-        data={"split": split, "texts": count, "max_seq_length": length},
     )
 
 

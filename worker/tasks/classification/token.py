@@ -21,7 +21,6 @@ from worker.tasks.base import (
     PrepareContext,
     PreparedSplit,
     Task,
-    longest,
     parameters_of,
     train_examples,
     train_features,
@@ -36,18 +35,16 @@ from worker.tasks.describe import Describer
 from worker.training.objective import Evaluation, Forward
 
 _FORMAT_VERSION: Final = 3  # of the features; a new version prepares data again
-_DEFAULT_LENGTH: Final = 512
 
 
 class TokenClassification(Task):
     name = "token-classification"
     length_option = "max_seq_length"
+    default_length = 512
+    auto_class = "AutoModelForTokenClassification"
 
     def needs_offsets(self, parameters: TokenClassificationSpec) -> str | None:  # noqa: ARG002
         return "which word each token belongs to, and tags belong to words"
-
-    def max_length(self, parameters: TokenClassificationSpec, limit: int | None) -> int:
-        return longest(parameters.max_seq_length, limit, _DEFAULT_LENGTH)
 
     def target(self, describer: Describer, feature: Mapping[str, Any]) -> list[str | None]:
         names = _classes(describer.spec, describer.train_examples).names
@@ -55,11 +52,6 @@ class TokenClassification(Task):
 
     def trained(self, feature: Mapping[str, Any]) -> list[bool]:
         return describe.labelled(feature)
-
-    def auto_model(self) -> Any:
-        from transformers import AutoModelForTokenClassification
-
-        return AutoModelForTokenClassification
 
     def example_schema(self) -> Any:
         from datasets import Features, List, Value
@@ -97,15 +89,24 @@ class TokenClassification(Task):
             yield from labels.doubtful(classes.names, examples, "tags")
 
     def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
+        from datasets import List, Value
+
         add_prefix_space(context.tokenizer)
         words = Words(context, _classes(context.spec, context.train_examples))
-        schema = _feature_schema(context.tokenizer)
+        numbers = List(Value("int32"))
+        inputs = feature_file.inputs(context.tokenizer)
+        schema = {**inputs, "labels": numbers, "firsts": numbers}
         columns = partial(words.features, split)
         count = feature_file.write(examples, columns, schema, context, target)
         context.measures.windows = Counter({1: count})
         context.measures.labels = labels.counts(examples, "tags")
         if words.cut:
-            context.notice(_cut_notice(split, words.cut, context.max_length))
+            message = (
+                f"{words.cut} words of the {split} split lie beyond {context.max_length} tokens "
+                "and are not used. Raise `max_seq_length`, or split long rows."
+            )
+            data = {"split": split, "words": words.cut, "max_seq_length": context.max_length}
+            context.notice(Notice(message=message, data=data))
         return count
 
     def bind(
@@ -130,21 +131,6 @@ def add_prefix_space(tokenizer: Any) -> None:
     if isinstance(splitter, ByteLevel):
         splitter.add_prefix_space = True
         tokenizer.add_prefix_space = True  # saved with it
-
-
-def _feature_schema(tokenizer: Any) -> dict[str, Any]:
-    from datasets import List, Value
-
-    numbers = List(Value("int32"))
-    return {**feature_file.inputs(tokenizer), "labels": numbers, "firsts": numbers}
-
-
-def _cut_notice(split: str, count: int, length: int) -> Notice:
-    return Notice(
-        message=f"{count} words of the {split} split lie beyond {length} tokens and are not used. "
-        "Raise `max_seq_length`, or split long rows.",
-        data={"split": split, "words": count, "max_seq_length": length},
-    )
 
 
 class Words:

@@ -1,12 +1,17 @@
 """Generating texts: batches that are padded on the left, and the tokens that follow each prompt."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import GenerationConfig
 
-from worker.training.objective import Batch, Features, Forward
+from worker.tasks.base import PreparedSplit
+from worker.tasks.common import predictions
+from worker.tasks.common.padding import pad
+from worker.tasks.common.predictions import PredictsOnly
+from worker.training.objective import Batch, Evaluation, Features, Forward
 
 
 class Generator:
@@ -18,13 +23,10 @@ class Generator:
     def collate(self, features: list[Mapping[str, Any]]) -> Batch:
         """Pad on the left, since generation continues on the right."""
         rows = [feature["input_ids"] for feature in features]
-        longest = max(map(len, rows))
-        ids = torch.full((len(rows), longest), int(self._config.pad_token_id or 0))
-        mask = torch.zeros_like(ids)
-        for number, row in enumerate(rows):
-            ids[number, longest - len(row) :] = torch.tensor(row)
-            mask[number, longest - len(row) :] = 1
-        return {"input_ids": ids, "attention_mask": mask}
+        return {
+            "input_ids": pad(rows, int(self._config.pad_token_id or 0), left=True),
+            "attention_mask": pad([[1] * len(row) for row in rows], 0, left=True),
+        }
 
     def texts(self, prompts: Features, forward: Forward) -> list[str]:
         """What is generated after each prompt, without special tokens and what follows the first
@@ -43,6 +45,42 @@ class Generator:
         generate: Any = model.generate
         whole: torch.Tensor = generate(**batch, generation_config=self._config)
         return whole[:, batch["input_ids"].shape[1] :]
+
+
+class Generates(PredictsOnly):
+    """Writes a text after the prompt of each row.
+
+    `prompts_of`: the split's examples → what predictions show of each prompt.
+    """
+
+    def __init__(
+        self,
+        splits: Mapping[str, PreparedSplit],
+        generator: Generator,
+        prompts_of: Callable[[Any], Iterable[str]],
+    ) -> None:
+        self._splits = splits
+        self._generator = generator
+        self._prompts_of = prompts_of
+
+    def collate(self, features: list[Mapping[str, Any]]) -> Batch:
+        return self._generator.collate(features)
+
+    def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
+        if split not in self._splits:
+            return None
+        data = self._splits[split]
+        texts = self._generator.texts(data.features, forward)
+        pairs = zip(self._prompts_of(data.examples), texts, strict=True)
+        rows = [
+            {"row": number, "prompt": prompt, "prediction": text}
+            for number, (prompt, text) in enumerate(pairs, start=1)
+        ]
+        return Evaluation(
+            {},
+            predictions.write(rows, split, folder) | predictions.write_lines(texts, split, folder),
+            predictions.samples(rows, data.examples),
+        )
 
 
 def end_tokens(config: GenerationConfig) -> Collection[int]:

@@ -13,9 +13,11 @@ from worker.training.objective import Batch
 class Padding:
     """Makes the inputs of a model from features with `input_ids` (and `token_type_ids`)."""
 
-    def __init__(self, tokenizer: Any, model: torch.nn.Module) -> None:
-        self._left = tokenizer.padding_side == "left"
-        self._token_types = takes_token_types(model)
+    def __init__(self, tokenizer: Any, model: torch.nn.Module, least: int = 0) -> None:
+        """`least`: the minimum length of a batch in tokens."""
+        self.left = tokenizer.padding_side == "left"
+        self._least = least
+        self._token_types = _takes_token_types(model)
         self._fill = {
             "input_ids": tokenizer.pad_token_id,
             "token_type_ids": tokenizer.pad_token_type_id,
@@ -36,23 +38,25 @@ class Padding:
 
     def pad_rows(self, rows: Sequence[Any], value: int) -> torch.Tensor:
         """(batch, longest) int64, padded with `value`."""
-        return pad(rows, self.shifts(rows), max(len(row) for row in rows), value)
+        return pad(rows, value, left=self.left, least=self._least)
 
     def shifts(self, rows: Sequence[Any]) -> list[int]:
         """How many pad tokens precede each row."""
-        longest = max(len(row) for row in rows)
-        return [longest - len(row) if self._left else 0 for row in rows]
+        longest = max(self._least, *map(len, rows))
+        return [longest - len(row) if self.left else 0 for row in rows]
 
 
-def pad(rows: Sequence[Any], shifts: Sequence[int], longest: int, value: int) -> torch.Tensor:
-    """(batch, longest) int64, each row shifted to the right."""
+def pad(rows: Sequence[Any], value: int, *, left: bool = False, least: int = 0) -> torch.Tensor:
+    """(batch, longest) int64, padded with `value` to `least` tokens or more."""
+    longest = max(least, *map(len, rows))
     padded = np.full((len(rows), longest), value, dtype=np.int64)
-    for number, (row, shift) in enumerate(zip(rows, shifts, strict=True)):
-        padded[number, shift : shift + len(row)] = row
+    for number, row in enumerate(rows):
+        first = longest - len(row) if left else 0
+        padded[number, first : first + len(row)] = row
     return torch.from_numpy(padded)
 
 
-def takes_token_types(model: torch.nn.Module) -> bool:
+def _takes_token_types(model: torch.nn.Module) -> bool:
     """DistilBERT and others take none, whatever the tokenizer returns; RoBERTa has only type 0."""
     config: Any = model.config
     types = getattr(config, "type_vocab_size", None)

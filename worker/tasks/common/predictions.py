@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 
 from service.contract.splits import prefix
-from worker.training.objective import Batch, Objective
+from worker.training.objective import Batch, Features, Objective
 
 SAMPLES: Final = 3
 _SHOWN: Final = 300  # characters of a text in a sample
@@ -16,6 +16,8 @@ _SHOWN: Final = 300  # characters of a text in a sample
 
 class PredictsOnly(Objective):
     """An objective without a loss, which cannot be trained."""
+
+    train_features: Features = ()
 
     def item_count(self, batch: Batch) -> int:
         raise NotImplementedError

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import functional
 
 from worker.tasks.common.padding import pad
 from worker.tasks.common.token_scores import IGNORED
@@ -30,10 +31,12 @@ def collate(features: Sequence[Mapping[str, Any]], fill: int) -> Batch:
     ids = _rows(features, lengths, "input_ids")
     rows = [np.ones(len(row), dtype=np.int64) for row in ids]
     trained = _rows(features, lengths, "trained") if "trained" in features[0] else rows
-    batch = {"input_ids": _padded(ids, fill), "attention_mask": _padded(rows, 0)}
-    is_label = _padded(trained, 0).bool()
+    batch = {"input_ids": pad(ids, fill), "attention_mask": pad(rows, 0)}
+    is_label = pad(trained, 0).bool()
     batch["labels"] = batch["input_ids"].masked_fill(~is_label, IGNORED)
-    batch["places"] = _places(batch)
+    wanted = following(batch) != IGNORED
+    unwanted = ~wanted & batch["attention_mask"].bool()
+    batch["places"] = selective_head.positions_of(wanted, unwanted)
     if "lengths" in features[0]:
         batch[SEQUENCES] = torch.tensor([len(each) for each in lengths])
     return batch
@@ -50,14 +53,9 @@ def _rows(
     ]
 
 
-def _padded(rows: Sequence[Any], value: int) -> torch.Tensor:
-    return pad(rows, [0] * len(rows), max(map(len, rows)), value)
-
-
-def _places(batch: Batch) -> torch.Tensor:
-    wanted = torch.zeros_like(batch["labels"], dtype=torch.bool)
-    wanted[:, :-1] = batch["labels"][:, 1:] != IGNORED
-    return selective_head.positions_of(wanted, ~wanted & batch["attention_mask"].bool())
+def following(batch: Batch) -> torch.Tensor:
+    """(batch, length) the token that follows each; IGNORED if that is not a label."""
+    return functional.pad(batch["labels"][:, 1:], (0, 1), value=IGNORED)
 
 
 def first_examples(batch: Batch, examples: int) -> Batch:

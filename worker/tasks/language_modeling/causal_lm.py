@@ -16,7 +16,6 @@ from worker.tasks.base import (
     PrepareContext,
     PreparedSplit,
     Task,
-    longest,
     parameters_of,
 )
 from worker.tasks.common import predictions, sequence_batches
@@ -37,21 +36,15 @@ _PROBE_TOLERANCE: Final = 0.05
 class CausalLM(Task):
     name = "causal-lm"
     length_option = "block_size"
+    default_length = lm_features.DEFAULT_LENGTH
+    auto_class = "AutoModelForCausalLM"
     needs_pad_token = False
-
-    def max_length(self, parameters: CausalLMSpec, limit: int | None) -> int:
-        return longest(parameters.block_size, limit, lm_features.DEFAULT_LENGTH)
 
     def target(self, describer: Describer, feature: Mapping[str, Any]) -> str:  # noqa: ARG002
         return "each token, predicted from the tokens before it"
 
     def trained(self, feature: Mapping[str, Any]) -> list[bool]:
         return describe.following(feature)
-
-    def auto_model(self) -> Any:
-        from transformers import AutoModelForCausalLM
-
-        return AutoModelForCausalLM
 
     def example_schema(self) -> Any:
         return lm_features.example_schema()
@@ -100,8 +93,16 @@ class CausalLMObjective(NextTokenObjective):
         self._tokenizer = tokenizer
 
     def collate(self, features: list[Mapping[str, Any]]) -> Batch:
-        """Blocks of equal length; `labels` are the tokens themselves, not shifted."""
-        return {**_inputs(features), "labels": _labels(features)}
+        """Blocks of equal length; `labels` are the tokens themselves, not shifted. The first token
+        of a document is not a label: no token of the document precedes it."""
+        ids = torch.from_numpy(np.array([each["input_ids"] for each in features], dtype=np.int64))
+        batch = {"input_ids": ids, "labels": ids.clone()}
+        if "starts" in features[0]:
+            starts = torch.from_numpy(np.array([each["starts"] for each in features], np.bool_))
+            starts[:, 0] = True  # the first token of a block always starts a document
+            batch["position_ids"] = document_positions(starts)
+            batch["labels"][starts] = IGNORED
+        return batch
 
     def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
         if split not in self._splits:
@@ -131,32 +132,6 @@ class PackedCausalLMObjective(CausalLMObjective):
 
     def collate(self, features: list[Mapping[str, Any]]) -> Batch:
         return sequence_batches.collate(features, fill=0)
-
-
-def _inputs(features: list[Mapping[str, Any]]) -> Batch:
-    batch = {"input_ids": _stacked(features)}
-    if "starts" in features[0]:
-        batch["position_ids"] = document_positions(_starts(features))
-    return batch
-
-
-def _stacked(features: list[Mapping[str, Any]]) -> torch.Tensor:
-    return torch.from_numpy(np.array([each["input_ids"] for each in features], dtype=np.int64))
-
-
-def _starts(features: list[Mapping[str, Any]]) -> torch.Tensor:
-    """(batch, length) bool; a block's first token always starts a document."""
-    starts = torch.from_numpy(np.array([each["starts"] for each in features], dtype=np.bool_))
-    starts[:, 0] = True
-    return starts
-
-
-def _labels(features: list[Mapping[str, Any]]) -> torch.Tensor:
-    """The first token of a document is not a label: no token of the document precedes it."""
-    labels = _stacked(features)
-    if "starts" in features[0]:
-        labels[_starts(features)] = IGNORED
-    return labels
 
 
 def document_positions(starts: torch.Tensor) -> torch.Tensor:

@@ -58,19 +58,13 @@ class Grouping:
         starts = _joined(self._starts, rows)
         whole = len(ids) // self._size * self._size
         self._ids, self._starts = ids[whole:], None if starts is None else starts[whole:]
-        return [
-            Tokens(ids[at : at + self._size], _cut(starts, at, at + self._size))
-            for at in range(0, whole, self._size)
-        ]
+        blocks = [slice(at, at + self._size) for at in range(0, whole, self._size)]
+        return [Tokens(ids[own], None if starts is None else starts[own]) for own in blocks]
 
 
 def _joined(before: Flags | None, rows: list[Tokens]) -> Flags | None:
     parts = [part for part in (before, *(row.starts for row in rows)) if part is not None]
     return np.concatenate(parts) if parts else None
-
-
-def _cut(starts: Flags | None, begin: int, end: int) -> Flags | None:
-    return None if starts is None else starts[begin:end]
 
 
 class SplitTokenizer:
@@ -112,18 +106,14 @@ class SplitTokenizer:
         if self._starts is None:
             return None
         if self._starts == "words":
-            words = [-1 if word is None else word for word in encoded.word_ids(row)]
-            return word_starts(np.asarray(words, dtype=np.int64))
+            # 1 where the word changes; each special token, -1, is a word of its own.
+            words = np.array([-1 if word is None else word for word in encoded.word_ids(row)])
+            before = np.concatenate([[-1], words[:-1]])
+            flags: Flags = ((words != before) | (words == -1)).astype(np.int8)
+            return flags
         flags = np.zeros(length, dtype=np.int8)
         flags[:1] = 1
         return flags
-
-
-def word_starts(words: npt.NDArray[np.int64]) -> Flags:
-    """1 where the word index changes; each special token, -1, is a word of its own."""
-    before = np.concatenate([[-1], words[:-1]])
-    flags: Flags = ((words != before) | (words == -1)).astype(np.int8)
-    return flags
 
 
 def write_blocks(

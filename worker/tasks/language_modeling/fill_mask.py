@@ -2,19 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 
 from service.contract.failures import FailureCode, StageError
 from service.contract.parameters import MaskedLMSpec
 from service.contract.spec import JobSpec
-from worker.tasks.base import PrepareContext, PreparedSplit, parameters_of, train_features
+from worker.tasks.base import PrepareContext, PreparedSplit, parameters_of
 from worker.tasks.common import feature_file, predictions
 from worker.tasks.common.padding import Padding
 from worker.tasks.common.predictions import PredictsOnly
 from worker.tasks.language_modeling.masked_lm import MaskedLM, require_mask_token
-from worker.training.objective import Batch, Evaluation, Features, Forward, Objective
+from worker.training.objective import Batch, Evaluation, Forward, Objective
 
 _FORMAT_VERSION: Final = 1  # of the features; a new version prepares data again
 
@@ -65,14 +65,6 @@ def _masked_texts(
     return {name: encoded[name] for name in feature_file.inputs(tokenizer)}
 
 
-class _Candidates(NamedTuple):
-    """For a batch: (masks, k) probabilities and token ids; (batch,) number of masks per row."""
-
-    scores: torch.Tensor
-    tokens: torch.Tensor
-    counts: torch.Tensor
-
-
 class FillMaskObjective(PredictsOnly):
     """Fills masks; cannot be trained."""
 
@@ -83,7 +75,6 @@ class FillMaskObjective(PredictsOnly):
         self._splits = splits
         self._padding = padding
         self._top_k = top_k
-        self.train_features: Features = train_features(splits)
 
     def collate(self, features: list[Mapping[str, Any]]) -> Batch:
         return self._padding.inputs(features)
@@ -94,7 +85,7 @@ class FillMaskObjective(PredictsOnly):
         data = self._splits[split]
         masks: list[list[Any]] = [[] for _ in range(len(data.features))]
         for indices, found in forward(data.features, self.collate, self._fill):
-            for index, filled in zip(indices, self._by_row(_Candidates(*found)), strict=True):
+            for index, filled in zip(indices, self._by_row(*found), strict=True):
                 masks[index] = filled
         rows = [
             {"row": number, "text": example["text"], "masks": filled}
@@ -105,17 +96,22 @@ class FillMaskObjective(PredictsOnly):
         files = predictions.write(rows, split, folder)
         return Evaluation({}, files, predictions.samples(rows, data.examples))
 
-    def _fill(self, model: torch.nn.Module, batch: Batch) -> _Candidates:
+    def _fill(
+        self, model: torch.nn.Module, batch: Batch
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(masks, k) probabilities and token ids; (batch,) number of masks per row."""
         masked = batch["input_ids"] == self._tokenizer.mask_token_id
         probabilities = model(**batch).logits[masked].float().softmax(dim=-1)
         best = probabilities.topk(min(self._top_k, probabilities.shape[-1]))
-        return _Candidates(best.values, best.indices, masked.sum(dim=1))
+        return best.values, best.indices, masked.sum(dim=1)
 
-    def _by_row(self, found: _Candidates) -> list[list[Any]]:
+    def _by_row(
+        self, scores: torch.Tensor, tokens: torch.Tensor, counts: torch.Tensor
+    ) -> list[list[Any]]:
         """For each row its masks, each a list of candidates, the most likely first."""
-        pairs = zip(found.scores.tolist(), found.tokens.tolist(), strict=True)
+        pairs = zip(scores.tolist(), tokens.tolist(), strict=True)
         masks = iter([self._candidates(*pair) for pair in pairs])
-        return [[next(masks) for _ in range(count)] for count in found.counts.tolist()]
+        return [[next(masks) for _ in range(count)] for count in counts.tolist()]
 
     def _candidates(self, scores: list[float], tokens: list[int]) -> list[dict[str, Any]]:
         """With the keys of transformers' fill-mask pipeline."""

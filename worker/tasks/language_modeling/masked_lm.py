@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -14,7 +14,6 @@ from worker.tasks.base import (
     PrepareContext,
     PreparedSplit,
     Task,
-    longest,
     parameters_of,
     train_features,
 )
@@ -40,14 +39,13 @@ from worker.training.objective import Batch, Evaluation, Forward, Objective
 class MaskedLM(Task):
     name = "masked-lm"
     length_option = "max_seq_length"
+    default_length = lm_features.DEFAULT_LENGTH
+    auto_class = "AutoModelForMaskedLM"
 
     def needs_offsets(self, parameters: MaskedLMSpec) -> str | None:
         if not parameters.whole_word_mask:
             return None
         return "which word each token belongs to, which `task.whole_word_mask` needs"
-
-    def max_length(self, parameters: MaskedLMSpec, limit: int | None) -> int:
-        return longest(parameters.max_seq_length, limit, lm_features.DEFAULT_LENGTH)
 
     def target(self, describer: Describer, feature: Mapping[str, Any]) -> str:  # noqa: ARG002
         share = parameters_of(describer.spec, MaskedLMSpec).mlm_probability
@@ -57,11 +55,6 @@ class MaskedLM(Task):
         special = set(describer.tokenizer.all_special_ids)
         share = parameters_of(describer.spec, MaskedLMSpec).mlm_probability
         return share * sum(token not in special for token in feature["input_ids"])
-
-    def auto_model(self) -> Any:
-        from transformers import AutoModelForMaskedLM
-
-        return AutoModelForMaskedLM
 
     def example_schema(self) -> Any:
         return lm_features.example_schema()
@@ -97,16 +90,6 @@ def require_mask_token(tokenizer: Any) -> None:
             FailureCode.INVALID_OPTION,
             "The tokenizer has no mask token: choose a model that was trained for `masked-lm`",
         )
-
-
-class _BatchResults(NamedTuple):
-    """The results of one evaluated batch."""
-
-    tokens: TokenResults
-    most_likely: torch.Tensor
-    """(masked, candidates) token ids."""
-    labels: torch.Tensor
-    """(batch, length)"""
 
 
 class MaskedLMObjective(TokenLabels):
@@ -153,8 +136,11 @@ class MaskedLMObjective(TokenLabels):
         with selective_head.only_at(self._bare_model, places, batch["attention_mask"]):
             return model(**inputs).logits, labels[None]
 
-    def _token_results(self, model: torch.nn.Module, batch: Batch) -> "_BatchResults":
-        """The results of the masked tokens, even if the head computed others as well."""
+    def _token_results(
+        self, model: torch.nn.Module, batch: Batch
+    ) -> tuple[TokenResults, torch.Tensor, torch.Tensor]:
+        """The results of the masked tokens, even if the head computed others as well; (masked,
+        candidates) token ids; the labels."""
         logits, own = self.logits_and_labels(model, batch)
         selected, labels = own != IGNORED, batch["labels"]
         logits, own = logits[selected], own[selected]
@@ -162,7 +148,7 @@ class MaskedLMObjective(TokenLabels):
         losses = torch.zeros(labels.shape, device=labels.device)
         correct = torch.zeros_like(masked)
         losses[masked], correct[masked] = token_results(logits, own)
-        return _BatchResults(TokenResults(losses, correct), samples.most_likely(logits), labels)
+        return TokenResults(losses, correct), samples.most_likely(logits), labels
 
     def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
         """Every evaluation uses the same masks."""
@@ -171,9 +157,11 @@ class MaskedLMObjective(TokenLabels):
         features = MaskedFeatures(self._splits[split].features, self._masking)
         scores = Scores(len(features))
         masks = samples.Masks(features, self._tokenizer)
-        for indices, found in forward(features, self.collate, self._token_results):
-            scores.add(indices, found.tokens, found.labels)
-            masks.add(indices, found.most_likely, found.labels)
+        for indices, (found, likely, labels) in forward(
+            features, self.collate, self._token_results
+        ):
+            scores.add(indices, found, labels)
+            masks.add(indices, likely, labels)
         keys = key_of_each(self._splits[split].features)
         files = predictions.write(scores.rows(keys), split, folder)
         if not is_validation(split):

@@ -6,10 +6,10 @@ from functools import partial
 from typing import Any, Final
 
 import torch
-from torch.nn import functional
 
 from worker.tasks.base import PreparedSplit, train_features
 from worker.tasks.common import sequence_batches
+from worker.tasks.common.sequence_batches import following
 from worker.tasks.common.token_scores import IGNORED, Scores, TokenResults, token_results
 from worker.training import auxiliary_loss, label_smoothing
 from worker.training.kernels import chunked_cross_entropy, selective_head
@@ -45,19 +45,18 @@ class NextTokenObjective(Objective):
     def item_count(self, batch: Batch) -> int:
         return int((batch["labels"][:, 1:] != IGNORED).sum())
 
-    def loss_sum(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-        return self._smoothed(model, batch, 0.0)
-
-    def smoothed(self, factor: float) -> LossSum:
-        return partial(self._smoothed, factor=factor)
-
-    def _smoothed(self, model: torch.nn.Module, batch: Batch, factor: float) -> torch.Tensor:
+    def loss_sum(
+        self, model: torch.nn.Module, batch: Batch, smoothing: float = 0.0
+    ) -> torch.Tensor:
         """Without the logits of the whole batch if possible."""
         linear = self._head()
         if linear is None:
-            return label_smoothing.cross_entropies(*self.logits_and_labels(model, batch), factor)
+            return label_smoothing.cross_entropies(*self.logits_and_labels(model, batch), smoothing)
         head, labels = self._head_input(model, batch)
-        return chunked_cross_entropy.loss_sum(linear, head, labels, factor, self.rows)
+        return chunked_cross_entropy.loss_sum(linear, head, labels, smoothing, self.rows)
+
+    def smoothed(self, factor: float) -> LossSum:
+        return partial(self.loss_sum, smoothing=factor)
 
     def logits_and_labels(
         self, model: torch.nn.Module, batch: Batch
@@ -83,7 +82,7 @@ class NextTokenObjective(Objective):
         head = chunked_cross_entropy.head_input(
             self._bare_model, lambda: self._output(model, batch)
         )
-        labels = _following(batch)
+        labels = following(batch)
         if "places" not in batch:
             return head, labels
         places = batch["places"]
@@ -100,20 +99,15 @@ class NextTokenObjective(Objective):
             return token_results(logits, labels), labels
         head, labels = self._head_input(model, batch)
         if not labels.numel():
-            return _nothing(batch), _following(batch)
+            return _nothing(batch), following(batch)
         found = chunked_cross_entropy.map_chunks(linear, head, labels, token_results, self.rows)
         if "places" not in batch:
             return TokenResults(*found), labels
-        return TokenResults(*(_spread(each, batch) for each in found)), _following(batch)
+        return TokenResults(*(_spread(each, batch) for each in found)), following(batch)
 
     def _output(self, model: torch.nn.Module, batch: Batch) -> Any:
         inputs: dict[str, Any] = {name: batch[name] for name in _INPUTS if name in batch}
         return self.auxiliary.call(model, {**inputs, **self._no_cache}, batch["input_ids"])
-
-
-def _following(batch: Batch) -> torch.Tensor:
-    """(batch, length) the token that follows each; IGNORED if that is not a label."""
-    return functional.pad(batch["labels"][:, 1:], (0, 1), value=IGNORED)
 
 
 def _nothing(batch: Batch) -> TokenResults:

@@ -16,9 +16,17 @@ def write(split: str, examples: Any, context: PrepareContext, target: Path) -> i
     """Write the rows as sequences of at most `context.max_length` tokens; a longer row is continued
     in further ones. Those of the training split are packed by best-fit decreasing; in the others
     each is a feature, so that it has metrics of its own."""
+    import datasets
+
     rows = _Rows(context)
     if split == TRAIN:
-        count = _write_packed(rows, examples, context, target)
+        unpacked = target.with_suffix(".unpacked")
+        try:
+            write_features(unpacked, rows.sequences(examples))
+            columns = ListColumns(datasets.Dataset.from_file(str(unpacked)), ["input_ids"])
+            count = sequence_features.write_packed(columns, context.max_length, context, target)
+        finally:
+            unpacked.unlink(missing_ok=True)
     else:
         count = write_features(target, rows.sequences(examples), with_rows=True)
     if count == 0:
@@ -29,18 +37,6 @@ def write(split: str, examples: Any, context: PrepareContext, target: Path) -> i
         tokens=rows.tokens, dropped_tokens=0, sequences=rows.written, continued_rows=rows.continued
     )
     return count
-
-
-def _write_packed(rows: "_Rows", examples: Any, context: PrepareContext, target: Path) -> int:
-    import datasets
-
-    unpacked = target.with_suffix(".unpacked")
-    try:
-        write_features(unpacked, rows.sequences(examples))
-        columns = ListColumns(datasets.Dataset.from_file(str(unpacked)), ["input_ids"])
-        return sequence_features.write_packed(columns, context.max_length, context, target)
-    finally:
-        unpacked.unlink(missing_ok=True)
 
 
 class _Rows:

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,15 +14,14 @@ from service.contract.parameters import CausalLMSpec
 from service.contract.spec import JobSpec
 from worker.data.report import Lengths
 from worker.failures import invalid_option
-from worker.tasks.base import PrepareContext, PreparedSplit, parameters_of, train_features
-from worker.tasks.common import feature_file, predictions
-from worker.tasks.common.generation import Generator, fill_token
-from worker.tasks.common.predictions import PredictsOnly
+from worker.tasks.base import PrepareContext, PreparedSplit, parameters_of
+from worker.tasks.common import feature_file
+from worker.tasks.common.generation import Generates, Generator, fill_token
 from worker.tasks.language_modeling.causal_lm import CausalLM
-from worker.training.objective import Batch, Evaluation, Features, Forward, Objective
+from worker.tasks.language_modeling.features import DEFAULT_LENGTH
+from worker.training.objective import Objective
 
 _FORMAT_VERSION: Final = 1  # of the features; a new version prepares data again
-_DEFAULT_LENGTH: Final = 1024
 _NEW_TOKENS: Final = 64
 
 
@@ -32,7 +32,7 @@ class TextGeneration(CausalLM):
 
     def max_length(self, parameters: CausalLMSpec, limit: int | None) -> int:
         """The longest prompt: the model's limit minus the tokens to generate."""
-        limit = limit or _DEFAULT_LENGTH
+        limit = limit or self.default_length
         prompt_length = limit - new_tokens(parameters, limit)
         if prompt_length < 1:
             raise invalid_option(
@@ -57,19 +57,25 @@ class TextGeneration(CausalLM):
         schema = {"input_ids": List(Value("int32"))}
         count = feature_file.write(examples, columns, schema, context, target)
         if prompts.cut:
-            context.notice(_cut_notice(split, prompts.cut, context.max_length))
+            message = (
+                f"{prompts.cut} prompts of the {split} split were cut to their last "
+                f"{context.max_length} tokens, because the model's limit includes the new tokens. "
+                "Lower `max_new_tokens` to keep more."
+            )
+            data = {"split": split, "prompts": prompts.cut, "tokens": context.max_length}
+            context.notice(Notice(message=message, data=data))
         return count
 
     def bind(
         self, spec: JobSpec, tokenizer: Any, model: Any, splits: Mapping[str, PreparedSplit]
     ) -> Objective:
         config = generation_config(model, tokenizer, parameters_of(spec, CausalLMSpec))
-        return TextGenerationObjective(tokenizer, splits, config)
+        return Generates(splits, Generator(tokenizer, config), itemgetter("text"))
 
 
 def new_tokens(parameters: CausalLMSpec, limit: int | None) -> int:
     """The maximum number of tokens to generate."""
-    return parameters.max_new_tokens or min(_NEW_TOKENS, (limit or _DEFAULT_LENGTH) // 2)
+    return parameters.max_new_tokens or min(_NEW_TOKENS, (limit or DEFAULT_LENGTH) // 2)
 
 
 def generation_config(model: Any, tokenizer: Any, parameters: CausalLMSpec) -> GenerationConfig:
@@ -82,14 +88,6 @@ def generation_config(model: Any, tokenizer: Any, parameters: CausalLMSpec) -> G
     config.update(**given, max_new_tokens=new_tokens(parameters, limit), max_length=None)
     config.pad_token_id = fill_token(tokenizer)
     return config
-
-
-def _cut_notice(split: str, count: int, length: int) -> Notice:
-    return Notice(
-        message=f"{count} prompts of the {split} split were cut to their last {length} tokens, "
-        "because the model's limit includes the new tokens. Lower `max_new_tokens` to keep more.",
-        data={"split": split, "prompts": count, "tokens": length},
-    )
 
 
 class _Prompts:
@@ -127,37 +125,3 @@ class _Prompts:
             )
         self.cut += len(ids) > self._length
         return ids[-self._length :] or [int(begin)]
-
-
-class TextGenerationObjective(PredictsOnly):
-    """Generates text; cannot be trained."""
-
-    def __init__(
-        self,
-        tokenizer: Any,
-        splits: Mapping[str, PreparedSplit],
-        config: GenerationConfig,
-    ) -> None:
-        self._generator = Generator(tokenizer, config)
-        self._splits = splits
-        self.train_features: Features = train_features(splits)
-
-    def collate(self, features: list[Mapping[str, Any]]) -> Batch:
-        return self._generator.collate(features)
-
-    def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
-        if split not in self._splits:
-            return None
-        data = self._splits[split]
-        texts = self._generator.texts(data.features, forward)
-        rows = [
-            {"row": number, "prompt": example["text"], "prediction": text}
-            for number, (example, text) in enumerate(
-                zip(data.examples, texts, strict=True), start=1
-            )
-        ]
-        return Evaluation(
-            {},
-            predictions.write(rows, split, folder) | predictions.write_lines(texts, split, folder),
-            predictions.samples(rows, data.examples),
-        )

@@ -9,9 +9,8 @@ import torch
 from service.contract.preference import PreferenceSpec
 from worker.tasks.common import predictions
 from worker.tasks.preference import losses, samples
-from worker.tasks.preference.log_probs import token_counts
 from worker.tasks.preference.losses import Answers
-from worker.tasks.preference.objective import REFERENCE, PreferenceObjective
+from worker.tasks.preference.objective import REFERENCE, PreferenceObjective, token_counts
 from worker.training.objective import Batch, Evaluation, Forward
 
 VALUES: Final = (

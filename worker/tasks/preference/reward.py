@@ -19,7 +19,6 @@ from worker.tasks.base import (
     PrepareContext,
     PreparedSplit,
     Task,
-    longest,
     parameters_of,
     train_features,
 )
@@ -29,7 +28,6 @@ from worker.tasks.describe import Describer
 from worker.tasks.preference import features, rows, samples
 from worker.tasks.preference.dropout import disable_dropout
 from worker.tasks.preference.features import MARGIN
-from worker.tasks.preference.task import DEFAULT_LENGTH
 from worker.tasks.preference.tokenizing import RowTokenizer
 from worker.training.objective import SEQUENCES, Batch, Evaluation, Features, Forward, Objective
 
@@ -40,19 +38,15 @@ _FORMAT_VERSION: Final = 2  # of the features; a new version prepares data again
 class Reward(Task):
     name = "reward"
     length_option = "max_length"
+    auto_class = "AutoModelForSequenceClassification"
     needs_pad_token = False
     tokenizes_rows = True
 
     def max_length(self, parameters: RewardSpec, limit: int | None) -> int:
-        return longest(parameters.max_length, limit, limit or DEFAULT_LENGTH)
+        return parameters.max_length or limit or answers.DEFAULT_LIMIT
 
     def target(self, describer: Describer, feature: Mapping[str, Any]) -> str:
         return features.answers_in_words(describer, feature)
-
-    def auto_model(self) -> Any:
-        from transformers import AutoModelForSequenceClassification
-
-        return AutoModelForSequenceClassification
 
     def config_overrides(
         self,

@@ -1,6 +1,6 @@
 """A few rows of an evaluation with their texts, for a person."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from worker.tasks.chat.answers import last_question, own_answer
@@ -23,13 +23,12 @@ def of_rows(found: Sequence[dict[str, Any]], examples: Any) -> list[dict[str, An
 def of_answers(found: Sequence[dict[str, Any]], examples: Any) -> list[dict[str, Any]]:
     """The same for single answers, each with its `row`, from 1, and its `label`."""
     chosen = [found[number] for number in spread(len(found), SAMPLES)]
-    return [{**_texts([_answered(examples, each)]), **each} for each in chosen]
-
-
-def _answered(examples: Any, found: Mapping[str, Any]) -> Conversation:
-    """The conversation with the answer; in a pair the good one comes first."""
-    talks = rows.load(examples[found["row"] - 1])
-    return talks[0 if found["label"] else -1]
+    talks = [rows.load(examples[each["row"] - 1]) for each in chosen]
+    # In a pair the good one comes first.
+    return [
+        {**_texts([own[0 if each["label"] else -1]]), **each}
+        for own, each in zip(talks, chosen, strict=True)
+    ]
 
 
 def _texts(talks: Sequence[Conversation]) -> dict[str, str]:

@@ -13,9 +13,8 @@ from worker.tasks.base import PrepareContext, PreparedSplit
 from worker.tasks.common import feature_file, predictions, sequence_batches
 from worker.tasks.preference import features, losses, samples
 from worker.tasks.preference.features import DESIRABLE
-from worker.tasks.preference.log_probs import token_counts
 from worker.tasks.preference.losses import Answers
-from worker.tasks.preference.objective import FILL, REFERENCE, PreferenceObjective
+from worker.tasks.preference.objective import FILL, REFERENCE, PreferenceObjective, token_counts
 from worker.tasks.preference.pairs import as_rows
 from worker.training.objective import Batch, Evaluation, Forward
 
@@ -104,12 +103,12 @@ class SingleAnswerObjective(PreferenceObjective):
         return len(batch["input_ids"])
 
     def sums(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-        parts = (self._log_probs.sums(model, each) for each in (batch, _others(batch)))
+        parts = (self.log_probs(model, each) for each in (batch, _others(batch)))
         return torch.stack(list(parts), dim=1)
 
     def survey(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
         """The sum of the other answers' log-ratios, and how many these are."""
-        ratios = self._log_probs.sums(model, _others(batch)) - batch[REFERENCE][:, 1]
+        ratios = self.log_probs(model, _others(batch)) - batch[REFERENCE][:, 1]
         total = ratios.double().sum()
         return torch.stack((total, torch.full_like(total, len(ratios))))
 
@@ -123,7 +122,7 @@ class SingleAnswerObjective(PreferenceObjective):
         self, model: torch.nn.Module, batch: Batch
     ) -> tuple[torch.Tensor, torch.Tensor]:
         known = batch[REFERENCE][:, 0]
-        answers = Answers(self._log_probs.sums(model, batch), known, token_counts(batch))
+        answers = Answers(self.log_probs(model, batch), known, token_counts(batch))
         divergence = self._divergence.to(known.device)
         loss = losses.kto(answers, batch[DESIRABLE], divergence, self.parameters).sum()
         with torch.no_grad():

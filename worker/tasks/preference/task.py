@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from service.contract.preference import PreferenceSpec
 from service.contract.spec import JobSpec
 from worker.tasks import describe
-from worker.tasks.base import PrepareContext, PreparedSplit, Task, longest, parameters_of
+from worker.tasks.base import PrepareContext, PreparedSplit, Task, parameters_of
 from worker.tasks.chat import answers, templates
 from worker.tasks.describe import Describer
 from worker.tasks.preference import features, losses, rows, single_answers
@@ -20,18 +20,16 @@ from worker.training import build
 from worker.training.kernels import chunked_cross_entropy
 from worker.training.objective import Objective
 
-DEFAULT_LENGTH: Final = 8192
-"""The limit of a model that states none."""
-
 
 class Preference(Task):
     name = "preference"
     length_option = "max_length"
+    auto_class = "AutoModelForCausalLM"
     needs_pad_token = False
     tokenizes_rows = True
 
     def max_length(self, parameters: PreferenceSpec, limit: int | None) -> int:
-        return longest(parameters.max_length, limit, limit or DEFAULT_LENGTH)
+        return parameters.max_length or limit or answers.DEFAULT_LIMIT
 
     def target(self, describer: Describer, feature: Mapping[str, Any]) -> str:
         return features.answers_in_words(describer, feature)
@@ -43,11 +41,6 @@ class Preference(Task):
             own = feature["lengths"][0]
             flags[own:] = [False] * (len(flags) - own)
         return flags
-
-    def auto_model(self) -> Any:
-        from transformers import AutoModelForCausalLM
-
-        return AutoModelForCausalLM
 
     def example_schema(self) -> Any:
         return features.example_schema(rows.example_schema())

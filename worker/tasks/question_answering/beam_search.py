@@ -16,9 +16,7 @@ from transformers.models.auto.auto_mappings import CONFIG_MAPPING_NAMES
 from service.contract.parameters import QuestionAnsweringSpec
 from service.contract.spec import JobSpec
 from worker.tasks.base import PreparedSplit, parameters_of
-from worker.tasks.common.padding import takes_token_types
 from worker.tasks.question_answering import metrics as qa_metrics
-from worker.tasks.question_answering.null_threshold import Threshold
 from worker.tasks.question_answering.postprocessing import (
     Answers,
     Floats,
@@ -29,7 +27,11 @@ from worker.tasks.question_answering.postprocessing import (
     nbest_of,
     ranked,
 )
-from worker.tasks.question_answering.task import QuestionAnswering, QuestionAnsweringObjective
+from worker.tasks.question_answering.task import (
+    QuestionAnswering,
+    QuestionAnsweringObjective,
+    pad_offsets,
+)
 from worker.training.objective import Batch, Forward, Objective
 
 
@@ -59,11 +61,9 @@ class BeamSearchQuestionAnswering(QuestionAnswering):
     def bind(
         self, spec: JobSpec, tokenizer: Any, model: Any, splits: Mapping[str, PreparedSplit]
     ) -> Objective:
-        parameters = parameters_of(spec, QuestionAnsweringSpec)
-        threshold = Threshold.of(spec, parameters, model.config)
-        return BeamSearchObjective(
-            parameters, tokenizer, splits, threshold, token_types=takes_token_types(model)
-        )
+        # The head selects this many tokens of every window.
+        least = max(parameters_of(spec, QuestionAnsweringSpec).beams())
+        return BeamSearchObjective(spec, tokenizer, model, splits, least)
 
 
 @dataclass(frozen=True)
@@ -83,18 +83,12 @@ class Beams:
 
 
 class BeamSearchObjective(QuestionAnsweringObjective):
-    @property
-    def _min_length(self) -> int:
-        """The head selects this many tokens of every window."""
-        return max(self._parameters.beams())
-
     def collate(self, features: list[Mapping[str, Any]]) -> Batch:
         """As for the span head, plus `p_mask`: 0 for possible tokens of an answer, else 1."""
         batch = super().collate(features)
-        length = batch["input_ids"].shape[1]
-        mask = torch.ones(len(features), length)
+        mask = torch.ones(batch["input_ids"].shape)
         nulls = []
-        shifts = self._shifts([len(feature["input_ids"]) for feature in features], length)
+        shifts = self._padding.shifts([feature["input_ids"] for feature in features])
         for number, (feature, shift) in enumerate(zip(features, shifts, strict=True)):
             outside = torch.as_tensor(feature["offset_start"]) < 0
             mask[number, shift : shift + len(outside)] = outside.float()
@@ -122,8 +116,7 @@ class BeamSearchObjective(QuestionAnsweringObjective):
         for indices, (loss, output) in forward(data.features, self.collate, self._run):
             losses += float(loss)
             rows = features[indices]
-            lengths = [len(offsets) for offsets in rows["offset_start"]]
-            beams = self._beams(output, lengths)
+            beams = self._beams(output, rows["offset_start"])
             spans.append(spans_of(beams, indices, rows, options, self._parameters.beams()))
             np.minimum.at(nulls, np.asarray(rows["example"]), beams.nulls)
         questions = data.examples.select_columns(["id", "context"])
@@ -141,9 +134,8 @@ class BeamSearchObjective(QuestionAnsweringObjective):
         inputs = {name: tensor for name, tensor in batch.items() if name not in labels}
         return self.loss_sum(model, batch), model(**inputs, use_mems=False)
 
-    def _beams(self, output: Any, lengths: Sequence[int]) -> Beams:
-        longest = max(self._min_length, *lengths)
-        shifts = np.asarray(self._shifts(lengths, longest))[:, None]
+    def _beams(self, output: Any, windows: Sequence[Sequence[int]]) -> Beams:
+        shifts = np.asarray(self._padding.shifts(windows))[:, None]
 
         def floats(tensor: torch.Tensor) -> Floats:
             values: Floats = tensor.float().cpu().numpy()
@@ -183,7 +175,7 @@ def spans_of(
     first = np.broadcast_to(beams.starts[:, :, None], shape)
     start_score = np.broadcast_to(beams.start_scores[:, :, None], shape)
     window = np.broadcast_to(np.arange(len(indices))[:, None, None], shape)
-    begins, finishes = (_pad_offsets(rows[name]) for name in ("offset_start", "offset_end"))
+    begins, finishes = (pad_offsets(rows[name]) for name in ("offset_start", "offset_end"))
     inside = (first >= 0) & (last >= 0) & (first < begins.shape[1]) & (last < begins.shape[1])
     begin = begins[window, np.where(inside, first, 0)]
     finish = finishes[window, np.where(inside, last, 0)]
@@ -224,11 +216,3 @@ def choose(
         answers.predictions[key] = text
         answers.nbest[key] = nbest
     return answers
-
-
-def _pad_offsets(rows: Sequence[Sequence[int]]) -> Integers:
-    """(rows, longest); -1, which is no valid offset, after the end of a row."""
-    filled = np.full((len(rows), max(map(len, rows))), -1, dtype=np.int64)
-    for number, row in enumerate(rows):
-        filled[number, : len(row)] = row
-    return filled

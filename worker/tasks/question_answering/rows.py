@@ -72,7 +72,9 @@ def _answers(value: Any, start: Any, context: str) -> tuple[dict[str, list[Any]]
     if isinstance(value, str):
         value = _answers_in_cell(value, start, context)
     if isinstance(value, list):  # SQuAD's own form: a list of objects
-        value = _transposed(value)
+        if not all(isinstance(a, Mapping) and {"text", "answer_start"} <= a.keys() for a in value):
+            raise _invalid("each of `answers` must be an object with `text` and `answer_start`")
+        value = {name: [each[name] for each in value] for name in ("text", "answer_start")}
     if not isinstance(value, Mapping) or not {"text", "answer_start"} <= value.keys():
         raise _invalid("`answers` must be an object with `text` and `answer_start`")
     texts, starts = _as_list(value["text"]), _as_list(value["answer_start"])
@@ -124,12 +126,6 @@ def _start_of(answer: str, start: Any, context: str) -> Any:
             reason="ambiguous_answer",
         )
     return context.index(answer)
-
-
-def _transposed(answers: list[Any]) -> dict[str, list[Any]]:
-    if not all(isinstance(a, Mapping) and {"text", "answer_start"} <= a.keys() for a in answers):
-        raise _invalid("each of `answers` must be an object with `text` and `answer_start`")
-    return {name: [answer[name] for answer in answers] for name in ("text", "answer_start")}
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -15,7 +15,8 @@ from service.contract.spec import JobSpec
 from service.contract.splits import TRAIN, is_validation, prefix
 from worker.tasks.base import PrepareContext, PreparedSplit, Task, parameters_of, train_features
 from worker.tasks.common import feature_file
-from worker.tasks.common.padding import pad, takes_token_types
+from worker.tasks.common.padding import Padding, pad
+from worker.tasks.common.predictions import SAMPLES, spread
 from worker.tasks.describe import Describer
 from worker.tasks.question_answering import metrics as qa_metrics
 from worker.tasks.question_answering.features import Windows
@@ -35,22 +36,19 @@ from worker.tasks.question_answering.postprocessing import (
 from worker.training.objective import Batch, Evaluation, Features, Forward, Objective
 
 _FORMAT_VERSION: Final = 1  # of the features; a new version prepares data again
-_SAMPLES: Final = 3
 _LABELS: Final = ("start_positions", "end_positions")
 
 
 class QuestionAnswering(Task):
     name = "question-answering"
     length_option = "max_seq_length"
+    auto_class = "AutoModelForQuestionAnswering"
     offsets_in_training = False
     token_types = False
     """Whether to request token types that the tokenizer does not return by default."""
 
     def needs_offsets(self, parameters: QuestionAnsweringSpec) -> str | None:  # noqa: ARG002
         return "which characters each token covers, and answers are spans of characters"
-
-    def max_length(self, parameters: QuestionAnsweringSpec, limit: int | None) -> int:  # noqa: ARG002
-        return parameters.max_seq_length
 
     def target(self, describer: Describer, feature: Mapping[str, Any]) -> str:
         first, last = feature["start_positions"], feature["end_positions"]
@@ -59,11 +57,6 @@ class QuestionAnswering(Task):
             return "no answer in this window"
         answer = describer.text(ids[first : last + 1]).strip()
         return f"answer: {answer} (tokens {first} to {last})"
-
-    def auto_model(self) -> Any:
-        from transformers import AutoModelForQuestionAnswering
-
-        return AutoModelForQuestionAnswering
 
     def example_schema(self) -> Any:
         from datasets import Features, List, Value
@@ -87,76 +80,64 @@ class QuestionAnswering(Task):
         }
 
     def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
+        from datasets import List, Value
+
         parameters = parameters_of(context.spec, QuestionAnsweringSpec)
         windows = Windows(
             context.tokenizer, parameters, token_types=self.token_types, measures=context.measures
         )
         with_offsets = self.offsets_in_training or split != TRAIN
-        schema = _feature_schema(token_types=windows.token_types, with_offsets=with_offsets)
+        schema: dict[str, Any] = {"input_ids": List(Value("int32"))}
+        if windows.token_types:
+            schema["token_type_ids"] = List(Value("int8"))
+        schema |= dict.fromkeys(_LABELS, Value("int32"))
+        if with_offsets:
+            schema |= {"example": Value("int32"), "null_token": Value("int32")}
+            schema |= dict.fromkeys(("offset_start", "offset_end"), List(Value("int32")))
 
         def columns(first: int, rows: Mapping[str, Any]) -> Mapping[str, Any]:
             return windows.features(rows, first, with_offsets=with_offsets)
 
         count = feature_file.write(examples, columns, schema, context, target, windows.growth)
         if windows.shortened:
-            context.notice(_shortened_notice(split, windows.shortened))
+            message = (
+                f"{windows.shortened} questions of the {split} split were cut: they left no room "
+                "for context. Raise `max_seq_length` or lower `doc_stride` to keep them whole."
+            )
+            data = {"split": split, "questions": windows.shortened}
+            context.notice(Notice(message=message, data=data))
         return count
 
     def bind(
         self, spec: JobSpec, tokenizer: Any, model: Any, splits: Mapping[str, PreparedSplit]
     ) -> Objective:
-        parameters = parameters_of(spec, QuestionAnsweringSpec)
-        threshold = Threshold.of(spec, parameters, model.config)
-        return QuestionAnsweringObjective(
-            parameters, tokenizer, splits, threshold, token_types=takes_token_types(model)
-        )
-
-
-def _feature_schema(*, token_types: bool, with_offsets: bool) -> dict[str, Any]:
-    from datasets import List, Value
-
-    schema: dict[str, Any] = {"input_ids": List(Value("int32"))}
-    if token_types:
-        schema["token_type_ids"] = List(Value("int8"))
-    schema |= dict.fromkeys(_LABELS, Value("int32"))
-    if with_offsets:
-        schema |= {"example": Value("int32"), "null_token": Value("int32")}
-        schema |= {"offset_start": List(Value("int32")), "offset_end": List(Value("int32"))}
-    return schema
-
-
-def _shortened_notice(split: str, count: int) -> Notice:
-    return Notice(
-        message=f"{count} questions of the {split} split were cut: they left no room for context. "
-        "Raise `max_seq_length` or lower `doc_stride` to keep them whole.",
-        data={"split": split, "questions": count},
-    )
+        return QuestionAnsweringObjective(spec, tokenizer, model, splits)
 
 
 class QuestionAnsweringObjective(Objective):
     def __init__(
         self,
-        parameters: QuestionAnsweringSpec,
+        spec: JobSpec,
         tokenizer: Any,
+        model: Any,
         splits: Mapping[str, PreparedSplit],
-        threshold: Threshold,
-        *,
-        token_types: bool,
+        least: int = 0,
     ) -> None:
-        self._parameters = parameters
-        self._threshold = threshold
-        self._token_types = token_types
-        self._tokenizer = tokenizer
+        """`least`: the minimum length of a batch in tokens."""
+        self._parameters = parameters_of(spec, QuestionAnsweringSpec)
+        self._threshold = Threshold.of(spec, self._parameters, model.config)
+        self._padding = Padding(tokenizer, model, least)
         self._splits = splits
         self.train_features: Features = train_features(splits)
 
-    @property
-    def _min_length(self) -> int:
-        """The minimum length that batches are padded to, in tokens."""
-        return 0
-
     def collate(self, features: list[Mapping[str, Any]]) -> Batch:
-        return self._padded(features, [*self._input_names(features), *_LABELS])
+        """Padding on the left shifts the labels."""
+        batch = self._padding.inputs(features)
+        shifts = self._padding.shifts([feature["input_ids"] for feature in features])
+        for name in _LABELS:
+            shifted = [each[name] + shift for each, shift in zip(features, shifts, strict=True)]
+            batch[name] = torch.tensor(shifted, dtype=torch.long)
+        return batch
 
     def item_count(self, batch: Batch) -> int:
         return len(batch["input_ids"])
@@ -165,8 +146,10 @@ class QuestionAnsweringObjective(Objective):
         inputs = {name: tensor for name, tensor in batch.items() if name not in _LABELS}
         output = model(**inputs)
         is_padding = batch["attention_mask"] == 0
+        # The lowest logit at padding, so that a softmax ignores it: no number depends on what a row
+        # is batched with. The question's tokens keep theirs, as in run_qa.
         start, end = (
-            _without_padding(logits, is_padding)
+            logits.masked_fill(is_padding, torch.finfo(logits.dtype).min)
             for logits in (output.start_logits, output.end_logits)
         )
         return _losses(start, end, batch).sum()
@@ -202,42 +185,11 @@ class QuestionAnsweringObjective(Objective):
         self, data: PreparedSplit, forward: Forward, options: SpanOptions, threshold: float
     ) -> tuple[Answers, float]:
         """The answers to all questions, and the mean loss of the windows."""
-        collected = _Collected(data.features, padded_left=self._tokenizer.padding_side == "left")
-        for indices, output in forward(data.features, self._eval_collate):
+        collected = _Collected(data.features, padded_left=self._padding.left)
+        for indices, output in forward(data.features, self._padding.inputs):
             collected.add(indices, output, options)
         chosen = self._choose(data.examples, collected, options, threshold)
         return chosen, collected.mean_loss()
-
-    def _eval_collate(self, features: list[Mapping[str, Any]]) -> Batch:
-        return self._padded(features, self._input_names(features))
-
-    def _input_names(self, features: list[Mapping[str, Any]]) -> list[str]:
-        types = self._token_types and "token_type_ids" in features[0]
-        return ["input_ids", "token_type_ids"] if types else ["input_ids"]
-
-    def _padded(self, features: list[Mapping[str, Any]], names: list[str]) -> Batch:
-        """Pad to the longest on the tokenizer's side; padding on the left shifts the labels."""
-        lengths = [len(feature["input_ids"]) for feature in features]
-        longest = max(self._min_length, *lengths)
-        shifts = self._shifts(lengths, longest)
-        fill = {"input_ids": self._tokenizer.pad_token_id}
-        fill["token_type_ids"] = self._tokenizer.pad_token_type_id
-        batch = {}
-        for name in names:
-            if name in _LABELS:
-                shifted = [f[name] + shift for f, shift in zip(features, shifts, strict=True)]
-                batch[name] = torch.tensor(shifted, dtype=torch.long)
-            else:
-                rows = [feature[name] for feature in features]
-                batch[name] = pad(rows, shifts, longest, fill[name])
-        ones = [np.ones(length, dtype=np.int64) for length in lengths]
-        batch["attention_mask"] = pad(ones, shifts, longest, 0)
-        return batch
-
-    def _shifts(self, lengths: Sequence[int], longest: int) -> list[int]:
-        """How many tokens the padding shifts each window by."""
-        left = self._tokenizer.padding_side == "left"
-        return [longest - length if left else 0 for length in lengths]
 
     def _choose(
         self, examples: Any, collected: "_Collected", options: SpanOptions, threshold: float
@@ -268,12 +220,6 @@ class QuestionAnsweringObjective(Objective):
         return files
 
 
-def _without_padding(logits: torch.Tensor, is_padding: torch.Tensor) -> torch.Tensor:
-    """(batch, longest) with the lowest logit at padding, so that a softmax ignores it: no number
-    depends on what a row is batched with. The question's tokens keep theirs, as in run_qa."""
-    return logits.masked_fill(is_padding, torch.finfo(logits.dtype).min)
-
-
 def _losses(start_logits: torch.Tensor, end_logits: torch.Tensor, batch: Batch) -> torch.Tensor:
     """(batch,) mean of the cross entropies of start and end, in float32 even under autocast."""
     start = functional.cross_entropy(
@@ -300,14 +246,16 @@ class _Collected:
         start, end = (
             self._aligned(logits, lengths) for logits in (output.start_logits, output.end_logits)
         )
-        self._losses[indices] = _window_losses(start, end, rows)
+        labels = {name: torch.tensor(rows[name], dtype=torch.long) for name in _LABELS}
+        losses = _losses(torch.from_numpy(start), torch.from_numpy(end), labels)
+        self._losses[indices] = losses.numpy()
         batch = WindowBatch(
             features=np.asarray(indices, dtype=np.int64),
             examples=np.asarray(rows["example"], dtype=np.int64),
             start_logits=start,
             end_logits=end,
-            starts=_pad_offsets(rows["offset_start"], start.shape),
-            ends=_pad_offsets(rows["offset_end"], start.shape),
+            starts=pad_offsets(rows["offset_start"], start.shape[1]),
+            ends=pad_offsets(rows["offset_end"], start.shape[1]),
             nulls=np.asarray(rows["null_token"], dtype=np.int64),
         )
         self.spans.append(best_spans(batch, options))
@@ -327,24 +275,15 @@ class _Collected:
         return np.where(columns < ends, values, np.finfo(values.dtype).min)
 
 
-def _window_losses(start: Floats, end: Floats, rows: Mapping[str, Any]) -> Floats:
-    labels = {name: torch.tensor(rows[name], dtype=torch.long) for name in _LABELS}
-    losses: Floats = _losses(torch.from_numpy(start), torch.from_numpy(end), labels).numpy()
-    return losses
-
-
-def _pad_offsets(rows: list[list[int]], shape: tuple[int, ...]) -> Integers:
-    filled = np.full(shape, -1, dtype=np.int64)
-    for number, row in enumerate(rows):
-        filled[number, : len(row)] = row
-    return filled
+def pad_offsets(rows: Sequence[Sequence[int]], length: int = 0) -> Integers:
+    """(rows, longest or `length`); -1, which is no valid offset, after the end of a row."""
+    padded: Integers = pad(rows, -1, least=length).numpy()
+    return padded
 
 
 def _samples(examples: Any, answers: Answers) -> list[dict[str, Any]]:
     """Questions spread over the split, with the context around their gold answer."""
-    count = min(_SAMPLES, len(examples))
-    picked = [len(examples) * number // count for number in range(count)]
-    return [_sample(examples[index], answers) for index in picked]
+    return [_sample(examples[index], answers) for index in spread(len(examples), SAMPLES)]
 
 
 def _sample(example: Mapping[str, Any], answers: Answers) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from worker.failures import invalid_option
 from worker.tasks import describe
 from worker.tasks.base import PrepareContext, PreparedSplit, Task, parameters_of, train_features
 from worker.tasks.common import feature_file, generation, predictions, token_scores
+from worker.tasks.common.padding import pad
 from worker.tasks.describe import Describer
 from worker.tasks.seq2seq.rows import requires_targets
 from worker.training import auxiliary_loss, build, label_smoothing
@@ -50,20 +51,14 @@ class Seq2Seq(Task):
     """What does not depend on the columns."""
 
     length_option = "max_source_length"
-
-    def max_length(self, parameters: Seq2SeqSpec, limit: int | None) -> int:  # noqa: ARG002
-        return parameters.max_source_length
+    auto_class = "AutoModelForSeq2SeqLM"
 
     def target(self, describer: Describer, feature: Mapping[str, Any]) -> str:
-        return describe.text_to_write(describer, feature)
+        written = [token for token in feature["labels"] if token >= 0]
+        return f"text: {describer.text(written)}"
 
     def trained_count(self, describer: Describer, feature: Mapping[str, Any]) -> float:  # noqa: ARG002
         return sum(describe.labelled(feature))
-
-    def auto_model(self) -> Any:
-        from transformers import AutoModelForSeq2SeqLM
-
-        return AutoModelForSeq2SeqLM
 
     def example_schema(self) -> Any:
         from datasets import Features, Value
@@ -295,7 +290,7 @@ class Seq2SeqObjective(Objective):
         """Sources padded on the tokenizer's side, targets and decoder inputs on the right."""
         batch = self._collate_sources(features)
         rows = [feature["labels"] for feature in features]
-        batch["labels"] = labels = _padded(rows, self._label_pad)
+        batch["labels"] = labels = pad(rows, self._label_pad)
         if self._shift is not None:
             batch["decoder_input_ids"] = self._shift(labels=labels)
         return batch
@@ -303,19 +298,18 @@ class Seq2SeqObjective(Objective):
     def item_count(self, batch: Batch) -> int:
         return int((batch["labels"] != IGNORED).sum())
 
-    def loss_sum(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-        return self._smoothed(model, batch, 0.0)
-
-    def smoothed(self, factor: float) -> LossSum:
-        return partial(self._smoothed, factor=factor)
-
-    def _smoothed(self, model: torch.nn.Module, batch: Batch, factor: float) -> torch.Tensor:
+    def loss_sum(
+        self, model: torch.nn.Module, batch: Batch, smoothing: float = 0.0
+    ) -> torch.Tensor:
         """Without the logits of the whole batch if possible."""
         linear = chunked_cross_entropy.current_head(self._bare_model, self.linear)
         if linear is None:
-            return label_smoothing.cross_entropies(*self.logits_and_labels(model, batch), factor)
+            return label_smoothing.cross_entropies(*self.logits_and_labels(model, batch), smoothing)
         head = self._head_input(model, batch)
-        return chunked_cross_entropy.loss_sum(linear, head, batch["labels"], factor, self.rows)
+        return chunked_cross_entropy.loss_sum(linear, head, batch["labels"], smoothing, self.rows)
+
+    def smoothed(self, factor: float) -> LossSum:
+        return partial(self.loss_sum, smoothing=factor)
 
     def logits_and_labels(
         self, model: torch.nn.Module, batch: Batch
@@ -405,8 +399,8 @@ class Seq2SeqObjective(Objective):
         rows = [feature["input_ids"] for feature in features]
         left = self._tokenizer.padding_side == "left"
         return {
-            "input_ids": _padded(rows, self._tokenizer.pad_token_id, left=left),
-            "attention_mask": _padded([[1] * len(row) for row in rows], 0, left=left),
+            "input_ids": pad(rows, self._tokenizer.pad_token_id, left=left),
+            "attention_mask": pad([[1] * len(row) for row in rows], 0, left=left),
         }
 
     def _texts(self, tokens: Sequence[Sequence[int]]) -> list[str]:
@@ -427,16 +421,6 @@ def generation_config(base: GenerationConfig, parameters: Seq2SeqSpec) -> Genera
         given["num_beams"] = parameters.num_beams
     config.update(**given, max_length=parameters.generated_length(), max_new_tokens=None)
     return config
-
-
-def _padded(rows: Sequence[Sequence[int]], value: int, *, left: bool = False) -> torch.Tensor:
-    """(batch, longest) int64."""
-    longest = max(len(row) for row in rows)
-    padded = np.full((len(rows), longest), value, dtype=np.int64)
-    for number, row in enumerate(rows):
-        first = longest - len(row) if left else 0
-        padded[number, first : first + len(row)] = row
-    return torch.from_numpy(padded)
 
 
 class _Collected:
