@@ -34,7 +34,7 @@ class Training:
         self.plan = Plan.of(spec, examples)
         self.progress = progress or TrainingProgress()
         self.events = Recorder()
-        state = SimpleNamespace(plan=self.plan, progress=self.progress, history=LogHistory())
+        state: Any = SimpleNamespace(plan=self.plan, progress=self.progress, history=LogHistory())
         self.reporter = Reporter(self.events.send, state, 1.0, lambda: self.now, sizes=sizes)
         self.reporter.start()
 
@@ -123,14 +123,6 @@ class TestResume:
         assert training.eta == pytest.approx(50 * 8 + 2 * 4)  # the last checkpoint, and the model
         training.steps(20, 1)
         assert training.eta == pytest.approx(48 * 8 + 8)
-
-    def test_a_checkpoint_of_an_earlier_version_has_no_durations(self) -> None:
-        saved = TrainingProgress(step=50, seconds=400.0).state_dict()
-        del saved["evaluation_seconds"], saved["saving_seconds"]
-        progress = TrainingProgress(evaluation_seconds=7.0, saving_seconds=7.0)
-        training = Training(max_steps=100, progress=progress)
-        progress.load_state_dict(saved)
-        assert training.eta == pytest.approx(50 * 8)
 
     def test_evaluations_take_what_they_took_before(self) -> None:
         training = self.resumed(sizes={"validation": 5}, eval_strategy="steps", eval_steps=20)

@@ -1,14 +1,10 @@
 """worker.training.plan: how many steps there are, and what is due after each."""
 
-import math
 from typing import Any
 
 import pytest
 
-from service.contract.failures import FailureCode, StageError
-from service.contract.spec import JobSpec
 from service.contract.training import TrainingSpec
-from tests.contract.factories import job_spec
 from worker.training.plan import Due, Plan
 
 
@@ -27,21 +23,6 @@ class TestPlan:
         assert (plan.batches_per_epoch, plan.steps_per_epoch, plan.total_steps) == (10, 4, 12)
         assert [plan.cursor(step) for step in (0, 3, 4, 5)] == [(0, 0), (0, 9), (1, 0), (1, 3)]
         assert [plan.epoch_after(step) for step in (3, 4, 5)] == [0.9, 1.0, 1.3]
-
-    @pytest.mark.parametrize("epochs", [math.inf, math.nan, 1e308])
-    def test_endless_epochs_of_an_earlier_release_are_an_invalid_option(
-        self, epochs: float
-    ) -> None:
-        stored = job_spec().model_dump(mode="json")
-        stored["training"] |= {"num_train_epochs": epochs, "per_device_train_batch_size": 1}
-        with pytest.raises(StageError) as raised:
-            Plan.of(JobSpec.accepted(stored).training, 100)
-        assert raised.value.failure.code is FailureCode.INVALID_OPTION
-        assert raised.value.failure.message == (
-            "`training.num_train_epochs` must be a finite number of epochs"
-        )
-        stored["training"]["max_steps"] = 7  # overrides the epochs
-        assert Plan.of(JobSpec.accepted(stored).training, 100).total_steps == 7
 
     def test_due_after_an_epoch_and_at_the_end(self) -> None:
         spec = TrainingSpec(

@@ -32,13 +32,6 @@ class TestTrainingProgress:
         with pytest.raises(KeyError):
             TrainingProgress().load_state_dict({"step": 3})
 
-    def test_that_of_an_earlier_version_is_taken(self) -> None:
-        earlier = TrainingProgress(step=7).state_dict()
-        del earlier["remade_until"]
-        progress = TrainingProgress(remade_until=3)
-        progress.load_state_dict(earlier)
-        assert (progress.step, progress.remade_until) == (7, -1)
-
 
 class TestEarlyStopping:
     @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ class Doctor:
         except KeyboardInterrupt:
             done.interrupted = True
         for check in self.checks[len(done.lines) :]:
-            finding = not_run("not run", reason="the doctor was interrupted")
+            finding = not_run(reason="the doctor was interrupted")
             done.lines.append(Line(check, finding))
             report(done.lines[-1])
         return done
@@ -155,11 +155,11 @@ def lacks(check: Check, context: Context) -> Finding | None:
     """`not_run` with the reason, if the machine lacks something that the check needs."""
     if context.in_background and check.on_device and context.device == "cuda":
         reason = "it computes on the GPU, which a job may be using: run `finetune doctor`"
-        return not_run("not run", reason=reason)
+        return not_run(reason=reason)
     for need in check.needs:
         reason, remedy = _missing(need, context)
         if reason:
-            return not_run("not run", reason=reason, remedy=remedy)
+            return not_run(reason=reason, remedy=remedy)
     return None
 
 

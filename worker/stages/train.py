@@ -37,7 +37,7 @@ from worker.training.checkpointing import weights
 from worker.training.checkpointing.state import State
 from worker.training.distributed import fsdp
 from worker.training.distributed.ranks import Ranks
-from worker.training.distributed.registry import create_strategy
+from worker.training.distributed.registry import strategy_of
 from worker.training.evaluation import Evaluator
 from worker.training.kernels import compile_cache
 from worker.training.optim import lr_schedulers, optimizers
@@ -163,7 +163,7 @@ def _state(
     def build_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
         return optimizers.build(model, spec.training, accelerator.device)
 
-    strategy = create_strategy(accelerator, loaded.model, build_optimizer, spec, ranks)
+    strategy = strategy_of(spec)(accelerator, loaded.model, build_optimizer, spec, ranks)
     scaled = accelerator.scaler is not None
     logged = loaded.objective.logged + auxiliary_loss.of_objective(loaded.objective).names
     state = State(

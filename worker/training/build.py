@@ -21,7 +21,7 @@ from worker.devices.cpus import cores
 from worker.failures import invalid_option
 from worker.processes import allocator
 from worker.training import expandable_segments, precision
-from worker.training.distributed.registry import accelerator_arguments
+from worker.training.distributed.registry import strategy_of
 from worker.training.kernels import (
     adapter_inputs,
     attention_masks,
@@ -63,7 +63,7 @@ def accelerator(spec: JobSpec) -> Accelerator:
         cpu=not has_gpu,
         mixed_precision=mixed_precision(training),
         dynamo_plugin=_compiler(training, has_gpu=has_gpu),
-        **accelerator_arguments(spec),
+        **strategy_of(spec).accelerator_arguments(spec),
     )
     # After Accelerator, which turns TF32 on for a compiled model in float32, whatever the option.
     if has_gpu:

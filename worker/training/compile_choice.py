@@ -104,7 +104,9 @@ def _pays(run: TrainingRun, layers: list[torch.nn.Module], verdict: Verdict) -> 
             passes = _Passes(run, batches)
             passes.warm_up()
             seconds = passes.seconds()
-            if seconds / len(batches) * _batches_left(run) < _PAYS_FROM:
+            steps_left = run.plan.total_steps - run.state.progress.step
+            batches_left = steps_left * run.plan.spec.gradient_accumulation_steps
+            if seconds / len(batches) * batches_left < _PAYS_FROM:
                 return False
             known = verdict.read()
             if known is None:
@@ -120,11 +122,6 @@ def _pays(run: TrainingRun, layers: list[torch.nn.Module], verdict: Verdict) -> 
     except (RuntimeError, MemoryError, TimeoutError) as error:
         run.reporter.notice(f"Whether compiled layers are faster was not measured: {error}")
         return False
-
-
-def _batches_left(run: TrainingRun) -> int:
-    steps = run.plan.total_steps - run.state.progress.step
-    return steps * run.plan.spec.gradient_accumulation_steps
 
 
 def _measured(

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import torch
@@ -49,14 +49,6 @@ class EvaluationInterruptedError(Exception):
     """
 
 
-class _Notice(Protocol):
-    def __call__(self, message: str, **data: object) -> None: ...
-
-
-def _no_notice(message: str, **data: object) -> None:
-    pass
-
-
 class Evaluator:
     """`interrupt` is called after each batch: True ends the evaluation. `together`: no process can
     run the model without the others, so a batch that does not fit into memory is an error;
@@ -73,7 +65,7 @@ class Evaluator:
         interrupt: Callable[[], bool] = lambda: False,
         *,
         together: bool = False,
-        notice: _Notice = _no_notice,
+        notice: Callable[..., None] = lambda _message, **_data: None,
     ) -> None:
         self._together = together and ranks.world_size > 1
         self._accelerator = accelerator

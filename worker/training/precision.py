@@ -63,18 +63,11 @@ def resolved(
     return spec.model_copy(update={"training": training.model_copy(update=names)})
 
 
-def with_trainable_weights(
-    spec: JobSpec, model_dir: Path, resume_from: Path | None = None
-) -> JobSpec:
+def with_trainable_weights(spec: JobSpec, model_dir: Path) -> JobSpec:
     """`spec` with `model.dtype: float32` instead of `auto` if all weights would train in float16:
-    loss scaling rejects float16 gradients, and without it the updates underflow.
-
-    A resumed training that began in float16 with an old release keeps it.
-    """
+    loss scaling rejects float16 gradients, and without it the updates underflow."""
     trains_all = spec.trains and spec.peft is None and spec.model.dtype == "auto"
     if not trains_all or stored_dtype(model_dir) != "float16":
-        return spec
-    if resume_from is not None and _first_dtype(resume_from) == "float16":
         return spec
     return spec.model_copy(update={"model": spec.model.model_copy(update={"dtype": "float32"})})
 

@@ -2,26 +2,17 @@
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Final, Literal, Protocol
+from dataclasses import dataclass
+from typing import Final, Literal
 
 from service.contract.events import Metric, Notice, PhaseChanged, Progress, StageEvent
 from service.contract.states import Phase
+from worker.training.checkpointing.state import State
 from worker.training.eta import TimeLeft
-from worker.training.log_history import LogHistory
 from worker.training.memory import resident_bytes
 from worker.training.objective import Evaluation
-from worker.training.plan import Plan
-from worker.training.progress import TrainingProgress
 
 SECONDS_BETWEEN_PROGRESS: Final = 0.25
-
-
-class ReportedState(Protocol):
-    """The parts of a training's state that are reported."""
-
-    plan: Plan
-    progress: TrainingProgress
-    history: LogHistory
 
 
 class Reporter:
@@ -30,7 +21,7 @@ class Reporter:
     def __init__(
         self,
         send: Callable[[StageEvent], None],
-        state: ReportedState,
+        state: State,
         flops_per_token: float,
         clock: Callable[[], float] = time.monotonic,
         sizes: Mapping[str, int] | None = None,
@@ -192,11 +183,11 @@ class Reporter:
         self.send(Metric(kind=kind, step=step, epoch=epoch, values=dict(values), is_remade=remade))
 
 
+@dataclass
 class _Speed:
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self.examples = 0
-        self.tokens = 0
+    seconds: float = 0.0
+    examples: int = 0
+    tokens: int = 0
 
     def per_second(self, count: int) -> float | None:
         return count / self.seconds if self.seconds > 0 else None

@@ -8,7 +8,6 @@ import transformers
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from worker.training.distributed.ranks import Ranks
 from worker.training.fast_paths import FastPaths
 from worker.training.kernels import chunked_cross_entropy
 
@@ -106,7 +105,7 @@ class TestRowsOnAGPU:
         for recorded, rows in (({"rows_of_loss": 320}, 320), ({}, None)):
             assert (
                 chunked_cross_entropy.choose_chunk_rows(
-                    linear, gpu, FastPaths.of(recorded, Ranks())
+                    linear, gpu, FastPaths(chosen=dict(recorded or {}))
                 )
                 == rows
             )

@@ -25,7 +25,7 @@ _MIN_FILES: Final = 4096
 
 def shared_memory(_: Context, folder: Path = _SHM) -> Finding:
     if not folder.is_dir():
-        return not_run("not run", reason=f"there is no {folder} here")
+        return not_run(reason=f"there is no {folder} here")
     usage = shutil.disk_usage(folder)
     summary = f"{folder}: {usage.free / _GIB:.1f} GiB free of {usage.total / _GIB:.1f}"
     if usage.free < _MIN_SHM:

@@ -25,19 +25,13 @@ from service.contract.spec import JobSpec
 from worker.failures import invalid_option
 from worker.training.distributed import full_copies
 from worker.training.distributed.ranks import Ranks
-from worker.training.distributed.strategy import BuildOptimizer, Load, finite
+from worker.training.distributed.strategy import BuildOptimizer, Load, Strategy
 
 
-class DeepSpeedStrategy:
-    """Implements `Strategy`.
-
-    A weight that no process has used in a step gets a gradient of zeros, as with `fsdp`. All
+class DeepSpeedStrategy(Strategy):
+    """A weight that no process has used in a step gets a gradient of zeros, as with `fsdp`. All
     processes must use the same weights in a step: DeepSpeed reduces gradients in the order in which
-    they are computed.
-    """
-
-    forward_is_collective = False
-    states_are_copies = True
+    they are computed."""
 
     def __init__(
         self,
@@ -63,7 +57,6 @@ class DeepSpeedStrategy:
 
     @staticmethod
     def accelerator_arguments(spec: JobSpec) -> dict[str, Any]:
-        """Arguments of `Accelerator`. StageError(invalid_option) if the package is missing."""
         if importlib.util.find_spec("deepspeed") is None:
             raise invalid_option(
                 "resources.strategy",
@@ -72,10 +65,6 @@ class DeepSpeedStrategy:
             )
         waiting = timedelta(seconds=_options(spec).timeout)
         return {"kwargs_handlers": [InitProcessGroupKwargs(timeout=waiting)]}
-
-    @property
-    def bare_model(self) -> Any:
-        return self.model
 
     @property
     def _zero(self) -> Any:
@@ -116,9 +105,6 @@ class DeepSpeedStrategy:
         # DeepSpeed skips a step whose gradients are not finite.
         norm = torch.inf if self._zero.overflow else self._zero._global_grad_norm
         return torch.as_tensor(norm, dtype=torch.float32).to(self._device)
-
-    def has_finite_weights(self) -> bool:
-        return finite([value for value in self.model.parameters() if value.requires_grad])
 
     @contextmanager
     def full_model(self) -> Iterator[Any]:
