@@ -24,20 +24,6 @@ class TestPlan:
         assert [plan.cursor(step) for step in (0, 3, 4, 5)] == [(0, 0), (0, 9), (1, 0), (1, 3)]
         assert [plan.epoch_after(step) for step in (3, 4, 5)] == [0.9, 1.0, 1.3]
 
-    def test_due_after_an_epoch_and_at_the_end(self) -> None:
-        spec = TrainingSpec(
-            num_train_epochs=1.5,
-            per_device_train_batch_size=1,
-            eval_strategy="epoch",
-            save_strategy="epoch",
-            logging_strategy="epoch",
-        )
-        plan = Plan.of(spec, 4)
-        due = [step for step in range(1, 7) if plan.due(step).evaluate]
-        assert due == [4, 6]
-        assert [step for step in range(1, 7) if plan.due(step).log] == due
-        assert [step for step in range(1, 7) if plan.due(step).save] == due
-
     @pytest.mark.parametrize(
         ("options", "steps", "warmup"),
         [
@@ -91,6 +77,18 @@ class TestPlan:
             ({"logging_steps": 4, "eval_steps": 1, "eval_delay": 6}, [4, 8], [6, 7, 8], [8]),
             ({"logging_steps": 8, "save_strategy": "no", "eval_strategy": "no"}, [8], [], []),
             ({"logging_steps": 8, "save_strategy": "best", "eval_steps": 4}, [8], [4, 8], []),
+            # Two steps an epoch.
+            (
+                {
+                    **dict.fromkeys(
+                        ("logging_strategy", "eval_strategy", "save_strategy"), "epoch"
+                    ),
+                    "max_steps": 5,
+                },
+                [2, 4, 5],
+                [2, 4, 5],
+                [2, 4, 5],
+            ),
         ],
     )
     def test_due(

@@ -61,12 +61,6 @@ class TestLossTally:
         tally.reset()
         assert tally.first_bad_step() == 2
 
-    def test_sum(self) -> None:
-        tally = LossTally(torch.device("cpu"), [1.5])
-        tally.add(1, torch.tensor(0.25), torch.tensor(True))
-        assert tally.total() == 1.75
-        assert tally.first_bad_step() is None
-
     def test_a_new_one_is_empty(self) -> None:
         tally = LossTally(torch.device("cpu"))
         assert (tally.totals(), tally.first_bad_step()) == ([0.0], None)

@@ -126,7 +126,8 @@ def set_up(request: StageRequest, channel: Channel) -> Job:
     objective = loaded.objective
     features = objective.train_features
     plan = Plan.of(spec, len(features), ranks.world_size)
-    send(build.notice(accelerator, plan, asked))
+    steps = plan.total_steps
+    send(build.placement_notice(accelerator, spec, asked, "Training", steps=steps))
     flops_per_token = flops.flops_per_token(loaded.model)  # before its weights may be sharded
     state = _state(request, accelerator, loaded, plan, ranks)
     unseen = determinism.notice(request.spec, accelerator.device)

@@ -117,11 +117,6 @@ def _compiler(spec: TrainingSpec, *, has_gpu: bool) -> TorchDynamoPlugin | None:
     return TorchDynamoPlugin(backend=backend, mode=spec.torch_compile_mode)
 
 
-def notice(accelerator: Accelerator, plan: Plan, asked: str) -> Notice:
-    """Where and how the job trains. `asked`: the `precision` before it was resolved."""
-    return placement_notice(accelerator, plan.spec, asked, "Training", steps=plan.total_steps)
-
-
 def interval_notices(plan: Plan) -> Iterator[Notice]:
     """Options whose interval is longer than the training. With `max_steps` the API has said so."""
     if plan.spec.max_steps > 0:
@@ -134,8 +129,8 @@ def interval_notices(plan: Plan) -> Iterator[Notice]:
 def placement_notice(
     accelerator: Accelerator, spec: TrainingSpec, asked: str, doing: str, **counts: int
 ) -> Notice:
-    """The device, precision and processes of a training or evaluation; `counts`: of the steps or
-    examples to come."""
+    """The device, precision and processes of a training or evaluation. `asked`: the `precision`
+    before it was resolved; `counts`: of the steps or examples to come."""
     device, processes = accelerator.device, accelerator.num_processes
     if device.type == "cuda":
         where = torch.cuda.get_device_name(device)

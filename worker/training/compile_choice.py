@@ -152,18 +152,14 @@ def _measured(
     by_plain, by_compiled = (each / passes.count for each in times)
     faster = by_compiled <= _FASTER * by_plain
     verdict.write(faster=faster)
-    _report(run, by_plain, by_compiled, faster=faster)
-    return faster
-
-
-def _report(run: TrainingRun, plain: float, compiled: float, *, faster: bool) -> None:
     what = "are compiled" if faster else "stay as they are"
     run.reporter.notice(
-        f"The layers {what}: a batch takes {plain:.4f} s plain and {compiled:.4f} s compiled",
+        f"The layers {what}: a batch takes {by_plain:.4f} s plain and {by_compiled:.4f} s compiled",
         compiled_layers=faster,
-        plain_seconds=plain,
-        compiled_seconds=compiled,
+        plain_seconds=by_plain,
+        compiled_seconds=by_compiled,
     )
+    return faster
 
 
 def _undo(layers: list[torch.nn.Module]) -> None:

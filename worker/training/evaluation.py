@@ -104,15 +104,12 @@ class Evaluator:
             return compute()
 
     def _outcome(self, split: str, folder: Path) -> Evaluation | EvaluationInterruptedError | None:
+        folder.mkdir(parents=True, exist_ok=True)
         try:
-            return self._evaluate(split, folder)
+            with self._undisturbed():
+                result = self._objective.evaluate(split, self.forward, folder)
         except EvaluationInterruptedError as interruption:
             return interruption
-
-    def _evaluate(self, split: str, folder: Path) -> Evaluation | None:
-        folder.mkdir(parents=True, exist_ok=True)
-        with self._undisturbed():
-            result = self._objective.evaluate(split, self.forward, folder)
         if result is None:
             return None
         prefix = metric_prefix(split)
@@ -253,7 +250,13 @@ class Evaluator:
         # Generation may sample: a batch gets the same random numbers in whichever process.
         torch.manual_seed(rng.generator(self._spec.seed, number).initial_seed())
         with torch.no_grad():  # not in `forward`, where it would cover the caller's code
-            return self._run(on_device(batch, self._accelerator), run)
+            batch = on_device(batch, self._accelerator)
+            if run is None and self._ranks.world_size == 1:
+                return self._model(**batch)
+            # Unwrapped, its forward keeps the job's precision but calls no other process, and its
+            # own methods can be called.
+            bare = self._accelerator.unwrap_model(self._model, keep_torch_compile=False)
+            return bare(**batch) if run is None else run(bare, batch)
 
     def _gathered(self, found: Parts) -> list[Parts]:
         """The outputs of all processes, in their order, on this process's device."""
@@ -268,14 +271,6 @@ class Evaluator:
         return [
             [(i, here(output)) for i, output in parts] for parts in self._ranks.all_gather(sent)
         ]
-
-    def _run(self, batch: Batch, run: Run | None) -> Any:
-        if run is None and self._ranks.world_size == 1:
-            return self._model(**batch)
-        # Unwrapped, its forward keeps the job's precision but calls no other process, and its own
-        # methods can be called.
-        bare = self._accelerator.unwrap_model(self._model, keep_torch_compile=False)
-        return bare(**batch) if run is None else run(bare, batch)
 
 
 def _without_states(output: Any) -> Any:

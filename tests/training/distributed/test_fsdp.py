@@ -154,8 +154,6 @@ class TestInJobPrecision:
             recorded = json.loads(json.dumps(begun.chosen))
             for other in ("cpu", "cuda"):
                 assert self.policy(other, FastPaths(chosen=recorded)) == policy
-        # A release before this choice had no policy.
-        assert self.policy("cuda", FastPaths()) is None
 
     def test_other_strategies(self) -> None:
         made = job_spec(training={"bf16": True})

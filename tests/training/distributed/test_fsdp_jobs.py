@@ -17,7 +17,6 @@ from tests.support.models import (
     save_tiny_t5,
     save_tiny_xlnet,
 )
-from tests.tasks.stages import write_rows
 from tests.training.pairs import (
     EXAMPLES,
     Both,
@@ -30,6 +29,7 @@ from tests.training.pairs import (
     assert_same_model,
     assert_written_in_the_background,
     example,
+    of_rows,
     questions,
     texts,
 )
@@ -46,15 +46,7 @@ def fsdp(**options: Any) -> dict[str, Any]:
 def _summaries(model: Path) -> Callable[[Path], dict[str, Any]]:
     data = [json.loads(line) for line in SUMMARIES.read_text().splitlines()[:12]]
     task = {"max_source_length": 48, "max_target_length": 12, "num_beams": 2}
-    return lambda home: {
-        "task": {"type": "summarization", **task},
-        "model": {"name_or_path": str(model)},
-        "dataset": {
-            "source": "path",
-            "train": write_rows(home / "train.jsonl", data),
-            "validation": write_rows(home / "validation.jsonl", data[:4]),
-        },
-    }
+    return of_rows("summarization", model, data, data[:4], **task)
 
 
 def _kto(model: Path, home: Path) -> dict[str, Any]:

@@ -144,22 +144,24 @@ class DeepSpeedStrategy(Strategy):
             if parameters:
                 options, part = _without_params(next(live)), next(parts)
                 for number, parameter in enumerate(parameters, start=index):
-                    values = self._state_of(parameter, part)
+                    values = {
+                        name: self._gathered(parameter, value, part)
+                        for name, value in sorted(self.optimizer.state[part].items())
+                    }
                     if values:
                         state[number] = values
             groups.append({**options, "params": list(range(index, index + len(parameters)))})
             index += len(parameters)
         return {"state": state, "param_groups": groups} if self._ranks.is_main_process else {}
 
-    def _state_of(self, parameter: Any, part: torch.Tensor) -> dict[str, Any]:
-        return {
-            name: self._gathered(parameter, value) if _is_flat(value, part) else _copied(value)
-            for name, value in sorted(self.optimizer.state[part].items())
-        }
-
-    def _gathered(self, parameter: Any, flat: torch.Tensor) -> torch.Tensor:
-        whole = torch.zeros(parameter.numel(), dtype=flat.dtype)
-        _own_part(parameter, whole, flat, lambda own, held: own.copy_(held))
+    def _gathered(self, parameter: Any, value: Any, part: torch.Tensor) -> Any:
+        """The whole of a value of the optimizer's state, of which this process has its part."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        if value.shape != part.shape:
+            return value.clone()
+        whole = torch.zeros(parameter.numel(), dtype=value.dtype)
+        _own_part(parameter, whole, value, lambda own, held: own.copy_(held))
         # Exactly one process holds each number; summing integers keeps its bits unchanged.
         torch.distributed.all_reduce(whole.view(torch.int32), group=self._ranks.group)
         return whole.view(parameter.shape)
@@ -250,14 +252,6 @@ def _flattened(
                 whole = state[name].reshape(-1).to(part.device)
                 _own_part(parameter, whole, values[name], lambda own, held: held.copy_(own))
     return values
-
-
-def _is_flat(value: Any, part: torch.Tensor) -> bool:
-    return isinstance(value, torch.Tensor) and value.shape == part.shape
-
-
-def _copied(value: Any) -> Any:
-    return value.clone() if isinstance(value, torch.Tensor) else value
 
 
 def _without_params(group: dict[str, Any]) -> dict[str, Any]:
