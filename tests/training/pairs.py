@@ -31,6 +31,16 @@ UNEVEN: dict[str, Any] = {
     "bf16": False,
 }
 
+CHOSEN: dict[str, Any] = {
+    "eval_strategy": "steps",
+    "eval_steps": 2,
+    "save_steps": 2,
+    "learning_rate": 0.0,
+    "load_best_model_at_end": True,
+    "early_stopping_patience": 2,
+}
+"""With `SameAsOne`, of the case `best`."""
+
 
 @dataclass(frozen=True)
 class Both:

@@ -34,7 +34,7 @@ class Training:
         self.plan = Plan.of(spec, examples)
         self.progress = progress or TrainingProgress()
         self.events = Recorder()
-        state: Any = SimpleNamespace(plan=self.plan, progress=self.progress, history=LogHistory())
+        state = SimpleNamespace(plan=self.plan, progress=self.progress, history=LogHistory())
         self.reporter = Reporter(self.events.send, state, 1.0, lambda: self.now, sizes=sizes)
         self.reporter.start()
 

@@ -123,7 +123,7 @@ class TestReporter:
     @pytest.fixture
     def reporter(self, clock: Clock, progress: TrainingProgress, recorder: Recorder) -> Reporter:
         plan = Plan.of(TrainingSpec(max_steps=10, per_device_train_batch_size=1), 5)
-        state: Any = SimpleNamespace(plan=plan, progress=progress, history=LogHistory())
+        state = SimpleNamespace(plan=plan, progress=progress, history=LogHistory())
         return Reporter(recorder.send, state, 1e6, clock)
 
     def test_at_most_four_a_second(
@@ -171,7 +171,7 @@ class TestReporter:
         )
         plan = Plan.of(TrainingSpec(max_steps=5, per_device_train_batch_size=1), 5)
         history = LogHistory()
-        state: Any = SimpleNamespace(plan=plan, progress=progress, history=history)
+        state = SimpleNamespace(plan=plan, progress=progress, history=history)
         reporter = Reporter(recorder.send, state, 1e12, clock)
         reporter.start()
         clock.now += 5

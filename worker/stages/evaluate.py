@@ -29,9 +29,9 @@ from worker.training.distributed import fsdp
 from worker.training.distributed.ranks import Ranks
 from worker.training.distributed.registry import strategy_of
 from worker.training.evaluation import Evaluator
-from worker.training.evaluation_progress import EvaluationProgress
 from worker.training.objective import Evaluation
 from worker.training.progress import EVAL_PREFIX
+from worker.training.reporting import EvaluationProgress
 from worker.training.validation import timed
 
 Send = Callable[[StageEvent], None]

@@ -42,7 +42,11 @@ def accelerator(spec: JobSpec) -> Accelerator:
     does not support the job's options."""
     training = spec.training
     has_gpu = on_gpu(spec)
-    _require_gpus(spec.resources.gpus or 0, torch.cuda.device_count() if has_gpu else 0)
+    asked, found = spec.resources.gpus or 0, torch.cuda.device_count() if has_gpu else 0
+    if found < asked:
+        wanted = "a GPU" if asked == 1 else f"{asked} GPUs"
+        why = f"requests {wanted}, but this worker has {found or 'none'}"
+        raise invalid_option("resources.gpus", why)
     if training.fp16 and not has_gpu:
         raise invalid_option("training.fp16", "needs a GPU; use `bf16` on a CPU")
     if training.fp16 and spec.model.dtype == "float16" and spec.trains and spec.peft is None:
@@ -82,13 +86,6 @@ def on_gpu(spec: JobSpec) -> bool:
     """Whether the job trains on a GPU of this machine."""
     on_cpu = spec.training.use_cpu or spec.resources.gpus == 0
     return torch.cuda.is_available() and not on_cpu
-
-
-def _require_gpus(asked: int, found: int) -> None:
-    if found < asked:
-        has = f"{found}" if found else "none"
-        wanted = "a GPU" if asked == 1 else f"{asked} GPUs"
-        raise invalid_option("resources.gpus", f"requests {wanted}, but this worker has {has}")
 
 
 def _set_tf32(spec: TrainingSpec) -> None:

@@ -3,16 +3,26 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 from service.contract.events import Metric, Notice, PhaseChanged, Progress, StageEvent
 from service.contract.states import Phase
-from worker.training.checkpointing.state import State
 from worker.training.eta import TimeLeft
+from worker.training.log_history import LogHistory
 from worker.training.memory import resident_bytes
 from worker.training.objective import Evaluation
+from worker.training.plan import Plan
+from worker.training.progress import TrainingProgress
 
 SECONDS_BETWEEN_PROGRESS: Final = 0.25
+
+
+class ReportedState(Protocol):
+    """The parts of a training's state that are reported."""
+
+    plan: Plan
+    progress: TrainingProgress
+    history: LogHistory
 
 
 class Reporter:
@@ -21,7 +31,7 @@ class Reporter:
     def __init__(
         self,
         send: Callable[[StageEvent], None],
-        state: State,
+        state: ReportedState,
         flops_per_token: float,
         clock: Callable[[], float] = time.monotonic,
         sizes: Mapping[str, int] | None = None,
@@ -191,3 +201,28 @@ class _Speed:
 
     def per_second(self, count: int) -> float | None:
         return count / self.seconds if self.seconds > 0 else None
+
+
+class EvaluationProgress:
+    """The progress of a job that does not train: one step per batch of its evaluation. Call it
+    after each; `total` is how many are expected."""
+
+    def __init__(self, send: Callable[[StageEvent], None], total: int) -> None:
+        self._send = send
+        self._total = total
+        self._done = 0
+        self._began = time.monotonic()
+        self._sent = float("-inf")
+
+    def __call__(self) -> None:
+        self._done += 1
+        now = time.monotonic()
+        if now - self._sent >= SECONDS_BETWEEN_PROGRESS:
+            self._sent = now
+            self.report()
+
+    def report(self) -> None:
+        total = max(self._total, self._done)
+        each = (time.monotonic() - self._began) / max(self._done, 1)
+        left = each * (total - self._done) if self._done else None
+        self._send(Progress(step=self._done, of=total, eta_seconds=left))

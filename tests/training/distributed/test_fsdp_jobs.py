@@ -18,6 +18,7 @@ from tests.support.models import (
     save_tiny_xlnet,
 )
 from tests.training.pairs import (
+    CHOSEN,
     EXAMPLES,
     Both,
     SameAsOne,
@@ -75,13 +76,7 @@ def _tiny(suite: Suite) -> None:
     half = {"param_dtype": "bfloat16", "reduce_dtype": "bfloat16"}
     suite.tiny("half", **few, strategy=fsdp(mixed_precision_policy=half))
     suite.tiny("checkpointed", **few, gradient_checkpointing=True, label_smoothing_factor=0.1)
-    chosen: dict[str, Any] = {
-        "eval_strategy": "steps",
-        "eval_steps": 2,
-        "save_steps": 2,
-        "learning_rate": 0.0,
-    }
-    suite.tiny("best", **chosen, load_best_model_at_end=True, early_stopping_patience=2)
+    suite.tiny("best", **CHOSEN)
     suite.tiny("whole", gradient_accumulation_steps=3, save_steps=1, dropout=0.1, max_steps=6)
 
 
