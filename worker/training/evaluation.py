@@ -228,22 +228,18 @@ class Evaluator:
                 raise
         # Only after the handler: the frames of the exception hold the tensors of the attempt.
         clear_device_cache(garbage_collection=True)
-        self._notice_parts(len(indices))
+        if not self._noticed_parts:
+            self._noticed_parts = True
+            self._notice(
+                f"Out of memory in an evaluation with a batch of {len(indices)} sequences of "
+                f"{self._current_batch.length} tokens: batches that do not fit are computed in "
+                f"parts from here on. Lower `{_SIZE_OPTION}` to save the time of failed attempts",
+                batch_size=len(indices),
+                longest_sequence=self._current_batch.length,
+            )
         middle = (len(indices) + 1) // 2
         halves = (indices[:middle], indices[middle:])
         return [part for h in halves for part in self._parts(again(h), h, number, run, again)]
-
-    def _notice_parts(self, size: int) -> None:
-        if self._noticed_parts:
-            return
-        self._noticed_parts = True
-        self._notice(
-            f"Out of memory in an evaluation with a batch of {size} sequences of "
-            f"{self._current_batch.length} tokens: batches that do not fit are computed in parts "
-            f"from here on. Lower `{_SIZE_OPTION}` to save the time of failed attempts",
-            batch_size=size,
-            longest_sequence=self._current_batch.length,
-        )
 
     def _output(self, batch: Batch, number: int, run: Run | None) -> Any:
         self._current_batch.record(*shape_of(batch))

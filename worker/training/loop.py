@@ -244,7 +244,7 @@ def evaluate(run: TrainingRun) -> bool:
 def log(run: TrainingRun, step: StepResult) -> None:
     """Read the losses from the device, and report their mean since the last log."""
     progress, tally = run.state.progress, run.state.tally
-    total, values = tally.total(), run.further_values()
+    total, means = tally.total(), run.state.values.means()
     tally.reset()
     run.state.values.reset()
     progress.logged_loss = total / (progress.step - progress.logged_step)
@@ -255,7 +255,8 @@ def log(run: TrainingRun, step: StepResult) -> None:
             "loss": progress.logged_loss,
             "grad_norm": float(step.grad_norm.item()),
             "learning_rate": step.learning_rate,
-            **values,
+            **means,
+            **run.objective.derived(means),
         }
     )
 

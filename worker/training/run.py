@@ -59,11 +59,6 @@ class TrainingRun:
                 total, values = self.loss_sum(model, batch), None
         return self._auxiliary.added(total, values, seen, items)
 
-    def further_values(self) -> dict[str, float]:
-        """What the objective logs in addition to its loss: means since the last log."""
-        means = self.state.values.means()
-        return means | self.objective.derived(means)
-
     @property
     def plan(self) -> Plan:
         return self.state.plan

@@ -63,7 +63,8 @@ def install(model: Any, spec: JobSpec, device: torch.device, given: ChoiceInputs
     did so, or if a kernel gives the same numbers. Returns None, or why batches stay padded."""
     if not any(padding_free.hook_places(model)):
         return "cannot be used with this model, which takes no `position_ids`"
-    dtype = compute_dtype(model, spec)
+    halves = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    dtype = halves.get(spec.training.precision, model.dtype)
     paths = given.fast_paths
     measure = partial(_measured, model, spec, dtype, device, given)
     began = PATH in paths.chosen
@@ -86,13 +87,6 @@ def install(model: Any, spec: JobSpec, device: torch.device, given: ChoiceInputs
     model.set_attn_implementation(varlen_attention.NAME)
     PaddingFreeHooks(model, HookPlace(chosen["is_body"], chosen["first"]), chosen["kernel"])
     return None
-
-
-def compute_dtype(model: Any, spec: JobSpec) -> torch.dtype:
-    """The dtype that the model computes in."""
-    names = {"bf16": torch.bfloat16, "fp16": torch.float16}
-    dtype: torch.dtype = names.get(spec.training.precision, model.dtype)
-    return dtype
 
 
 def attention_dropout(config: Any) -> float:
