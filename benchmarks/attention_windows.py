@@ -357,8 +357,8 @@ def _why_padded(model: Any) -> str:
     cpu_attention.register()
     small.set_attn_implementation(cpu_attention.NAME)
     why = "no positions"
-    for part, first in padding_free.hook_places(small):
-        hooks = padding_free.PaddingFreeHooks(part, first, is_body=part is not small)
+    for place in padding_free.hook_places(small):
+        hooks = padding_free.PaddingFreeHooks(small, place)
         try:
             with equivalence_probe.probing(small):
                 small(**equivalence_probe.small_batch(small))

@@ -31,6 +31,16 @@ UNEVEN: dict[str, Any] = {
     "bf16": False,
 }
 
+CHOSEN: dict[str, Any] = {
+    "eval_strategy": "steps",
+    "eval_steps": 2,
+    "save_steps": 2,
+    "learning_rate": 0.0,
+    "load_best_model_at_end": True,
+    "early_stopping_patience": 2,
+}
+"""With `SameAsOne`, of the case `best`."""
+
 
 @dataclass(frozen=True)
 class Both:
@@ -146,31 +156,29 @@ def texts(task: str, model: Path) -> Callable[[Path], dict[str, Any]]:
     return body
 
 
-def conversations(model: Path, **task: Any) -> Callable[[Path], dict[str, Any]]:
-    rows = [{"prompt": text, "completion": text[:30]} for text in TEXTS]
-    return lambda home: {
-        "task": {"type": "chat", **task},
-        "model": {"name_or_path": str(model)},
-        "dataset": {
-            "source": "path",
-            "train": write_rows(home / "train.jsonl", rows),
-            "validation": write_rows(home / "validation.jsonl", rows[2:9]),
-        },
-    }
-
-
-def answers(kind: str, model: Path, **task: Any) -> Callable[[Path], dict[str, Any]]:
-    """Pairs of a better and a worse answer."""
-    rows = [{"prompt": text[:40], "chosen": text[:30], "rejected": text[10:60]} for text in TEXTS]
+def of_rows(
+    kind: str, model: Path, data: list[Any], validation: list[Any], **task: Any
+) -> Callable[[Path], dict[str, Any]]:
     return lambda home: {
         "task": {"type": kind, **task},
         "model": {"name_or_path": str(model)},
         "dataset": {
             "source": "path",
-            "train": write_rows(home / "train.jsonl", rows),
-            "validation": write_rows(home / "validation.jsonl", rows[2:9]),
+            "train": write_rows(home / "train.jsonl", data),
+            "validation": write_rows(home / "validation.jsonl", validation),
         },
     }
+
+
+def conversations(model: Path, **task: Any) -> Callable[[Path], dict[str, Any]]:
+    rows = [{"prompt": text, "completion": text[:30]} for text in TEXTS]
+    return of_rows("chat", model, rows, rows[2:9], **task)
+
+
+def answers(kind: str, model: Path, **task: Any) -> Callable[[Path], dict[str, Any]]:
+    """Pairs of a better and a worse answer."""
+    rows = [{"prompt": text[:40], "chosen": text[:30], "rejected": text[10:60]} for text in TEXTS]
+    return of_rows(kind, model, rows, rows[2:9], **task)
 
 
 def judged(model: Path, **task: Any) -> Callable[[Path], dict[str, Any]]:

@@ -98,7 +98,8 @@ def told(recorder: Recorder) -> list[str]:
 
 
 def chosen(request: StageRequest) -> Any:
-    return state.fast_paths_of(request.attempt_dir / "checkpoints" / "4")["compiled_layers"]
+    progress = state.read_progress(request.attempt_dir / "checkpoints" / "4")
+    return progress["fast_paths"]["compiled_layers"]
 
 
 def kept(request: StageRequest) -> Any:

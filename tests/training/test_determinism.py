@@ -131,7 +131,9 @@ class TestMachine:
     def test_a_checkpoint_knows_its_machine(self, make_job: Callable[..., Job]) -> None:
         job = make_job(max_steps=4, save_steps=2)
         run(job.request(1))
-        found = state.machine_of(job.workspace / "attempts" / "1" / "checkpoints" / "2")
+        found = state.read_progress(job.workspace / "attempts" / "1" / "checkpoints" / "2")[
+            "machine"
+        ]
         assert found == fingerprint.facts(torch.device("cpu"))
         assert found["torch"] == torch.__version__
         assert found["cuda"] is None

@@ -124,14 +124,6 @@ class TestResume:
         training.steps(20, 1)
         assert training.eta == pytest.approx(48 * 8 + 8)
 
-    def test_a_checkpoint_of_an_earlier_version_has_no_durations(self) -> None:
-        saved = TrainingProgress(step=50, seconds=400.0).state_dict()
-        del saved["evaluation_seconds"], saved["saving_seconds"]
-        progress = TrainingProgress(evaluation_seconds=7.0, saving_seconds=7.0)
-        training = Training(max_steps=100, progress=progress)
-        progress.load_state_dict(saved)
-        assert training.eta == pytest.approx(50 * 8)
-
     def test_evaluations_take_what_they_took_before(self) -> None:
         training = self.resumed(sizes={"validation": 5}, eval_strategy="steps", eval_steps=20)
         assert training.eta == pytest.approx(50 * 8 + 3 * 30 + 8)

@@ -20,7 +20,7 @@ OPTIONS = {"max_steps": 4, "save_steps": 2}
 class TestChoose:
     def test_measures_once(self) -> None:
         measured = iter([5])
-        paths = FastPaths.of(None, Ranks())
+        paths = FastPaths()
         assert paths.choose("rows", lambda: next(measured)) == 5
         assert paths.choose("rows", lambda: next(measured)) == 5
         assert paths.chosen == {"rows": 5}
@@ -29,7 +29,7 @@ class TestChoose:
         def measure() -> int:
             raise AssertionError
 
-        paths = FastPaths.of({"rows": 5}, Ranks())
+        paths = FastPaths(chosen={"rows": 5})
         assert paths.choose("rows", measure) == 5
         assert paths.chosen == {"rows": 5}
 
@@ -38,7 +38,7 @@ class TestChoose:
             def broadcast(self, value: Any) -> Any:
                 return {"mine": "the first one's"}[value]
 
-        paths = FastPaths.of(None, Second(rank=1, world_size=2))
+        paths = FastPaths(Second(rank=1, world_size=2))
         assert paths.choose("path", lambda: "mine") == "the first one's"
 
 
@@ -65,7 +65,7 @@ class TestCheckpoints:
         assert json.loads((kept / "progress.json").read_text())["fast_paths"]["path"] == "first"
         run(job.request(2, resume_from=kept))
         again = job.workspace / "attempts" / "2" / "checkpoints" / "4"
-        assert state.fast_paths_of(again)["path"] == "first"
+        assert state.read_progress(again)["fast_paths"]["path"] == "first"
         assert found == ["first", "first"]
 
     def test_that_are_damaged_say_so(self, make_job: Callable[..., Job], found: list[str]) -> None:
@@ -74,5 +74,5 @@ class TestCheckpoints:
         kept = job.workspace / "attempts" / "1" / "checkpoints" / "2"
         (kept / "progress.json").write_text("{")
         with pytest.raises(StageError) as caught:
-            state.fast_paths_of(kept)
+            state.read_progress(kept)
         assert caught.value.failure.code is FailureCode.CHECKPOINT_UNREADABLE

@@ -74,91 +74,69 @@ def watch(monkeypatch: pytest.MonkeyPatch, reads: HostReads) -> None:
     monkeypatch.setattr(TrainingRun, "__post_init__", watched)
 
 
-def question_answering(home: Path) -> dict[str, Any]:
+TALKS = [{"prompt": each["text"][:60], "completion": each["text"][:20]} for each in TEXTS]
+SUMMARIES = [{"text": each["text"], "summary": each["text"][:20]} for each in TEXTS]
+QUESTIONS: dict[str, Any] = {"type": "question-answering", "max_seq_length": 96, "doc_stride": 32}
+LINES: dict[str, Any] = {"type": "masked-lm", "max_seq_length": 16, "line_by_line": True}
+BLOCKS: dict[str, Any] = {"type": "causal-lm", "block_size": 16}
+DOCUMENTS = {**BLOCKS, "separate_documents": True}
+PACKED: dict[str, Any] = {"type": "causal-lm", "block_size": 64, "packing": "bfd"}
+CHAT: dict[str, Any] = {"type": "chat", "packing": "bfd"}
+SHORT_SUMMARIES = {"type": "summarization", "max_source_length": 32, "max_target_length": 8}
+
+
+def body_of(task: dict[str, Any], home: Path) -> dict[str, Any]:
+    model, data = home / "model", TEXTS
+    if task is QUESTIONS:
+        save_tiny_bert(model)
+        data = squad_rows("train", "1.1")[:12]
+    elif task is LINES:
+        save_tiny_bert(model)
+    elif task is CHAT:
+        save_tiny_llama(model)
+        data = TALKS
+    elif task is SHORT_SUMMARIES:
+        save_tiny_t5(model, [TEXTS[0]["text"]])
+        data = SUMMARIES
+    else:
+        save_tiny_gpt2(model)
+    train = write_rows(home / "train.jsonl", data)
     return {
-        "task": {"type": "question-answering", "max_seq_length": 96, "doc_stride": 32},
-        "model": {"name_or_path": str(save_tiny_bert(home / "model"))},
-        "dataset": {"train": write_rows(home / "train.jsonl", squad_rows("train", "1.1")[:12])},
-    }
-
-
-def masked_lm(home: Path) -> dict[str, Any]:
-    return {
-        "task": {"type": "masked-lm", "max_seq_length": 16, "line_by_line": True},
-        "model": {"name_or_path": str(save_tiny_bert(home / "model"))},
-        "dataset": {"train": write_rows(home / "train.jsonl", TEXTS)},
-    }
-
-
-def causal_lm(home: Path) -> dict[str, Any]:
-    return {
-        "task": {"type": "causal-lm", "block_size": 16},
-        "model": {"name_or_path": str(save_tiny_gpt2(home / "model"))},
-        "dataset": {"train": write_rows(home / "train.jsonl", TEXTS)},
-    }
-
-
-def separate_documents(home: Path) -> dict[str, Any]:
-    return {
-        "task": {"type": "causal-lm", "block_size": 16, "separate_documents": True},
-        "model": {"name_or_path": str(save_tiny_gpt2(home / "model"))},
-        "dataset": {"train": write_rows(home / "train.jsonl", TEXTS)},
-    }
-
-
-def packed_rows(home: Path) -> dict[str, Any]:
-    body = causal_lm(home)
-    return {**body, "task": {"type": "causal-lm", "block_size": 64, "packing": "bfd"}}
-
-
-def chat(home: Path) -> dict[str, Any]:
-    rows = [{"prompt": each["text"][:60], "completion": each["text"][:20]} for each in TEXTS]
-    return {
-        "task": {"type": "chat", "packing": "bfd"},
-        "model": {"name_or_path": str(save_tiny_llama(home / "model"))},
-        "dataset": {"train": write_rows(home / "train.jsonl", rows)},
-    }
-
-
-def summarization(home: Path) -> dict[str, Any]:
-    rows = [{"text": each["text"], "summary": each["text"][:20]} for each in TEXTS]
-    return {
-        "task": {"type": "summarization", "max_source_length": 32, "max_target_length": 8},
-        "model": {"name_or_path": str(save_tiny_t5(home / "model", [TEXTS[0]["text"]]))},
-        "dataset": {"train": write_rows(home / "train.jsonl", rows)},
+        "task": task,
+        "model": {"name_or_path": str(model)},
+        "dataset": {"source": "path", "train": train},
     }
 
 
 @pytest.mark.parametrize(
-    ("of", "packs"),
+    ("task", "packs"),
     [
-        (question_answering, True),
-        (question_answering, False),
-        (masked_lm, True),
-        (causal_lm, False),
-        (separate_documents, False),
-        (packed_rows, True),
-        (chat, True),
-        (summarization, False),
+        (QUESTIONS, True),
+        (QUESTIONS, False),
+        (LINES, True),
+        (BLOCKS, False),
+        (DOCUMENTS, False),
+        (PACKED, True),
+        (CHAT, True),
+        (SHORT_SUMMARIES, False),
     ],
 )
 def test_steps_read_nothing_from_the_device(
-    of: Callable[[Path], dict[str, Any]],
+    task: dict[str, Any],
     packs: bool,
     kernels: PackedKernels,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     reads: HostReads,
 ) -> None:
-    body = of(tmp_path)
-    body["dataset"]["source"] = "path"
+    body = body_of(task, tmp_path)
     options: dict[str, Any] = {
         "max_steps": 3,
         "per_device_train_batch_size": 4,
         "save_strategy": "no",
     }
     body["training"] = {**options, "logging_steps": 3, "precision": "bf16" if HAS_GPU else "fp32"}
-    if of is question_answering and not packs:
+    if task is QUESTIONS and not packs:
         body["training"]["padding_free"] = False
     body["resources"] = {"gpus": int(HAS_GPU)}
     watch(monkeypatch, reads)
@@ -166,7 +144,7 @@ def test_steps_read_nothing_from_the_device(
     assert result.steps == 3
     joined = [each for each in recorder.of(Notice) if each.data.get("padding_free")]
     # A causal language model's blocks are whole, and it may join batches although it need not.
-    assert bool(joined) == (packs or of in (causal_lm, separate_documents))
+    assert bool(joined) == (packs or task in (BLOCKS, DOCUMENTS))
     if packs and not HAS_GPU:
         assert max(max(call["sizes"]) for call in kernels.calls[-2:]) > 8
     assert reads.calls == 4 * 3

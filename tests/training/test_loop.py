@@ -246,18 +246,6 @@ class TestBestModel:
         "warmup_steps": 6,
     }
 
-    def test_save_strategy_best_keeps_only_improvements(self, make_job: Callable[..., Job]) -> None:
-        job = make_job(**self.OPTIONS, save_strategy="best", validation=rows(6, seed=5))
-        _, recorder = run(job.request())
-        losses = {s: v["eval_loss"] for s, v in recorder.evaluations().items() if s > 0}
-        best = math.inf
-        improvements: list[int] = []
-        for step, loss in losses.items():
-            if loss < best:
-                best, improvements = loss, [*improvements, step]
-        assert recorder.checkpoint_steps() == improvements
-        assert improvements != list(losses)
-
     def test_an_unknown_metric_is_refused_before_the_first_step(
         self, make_job: Callable[..., Job]
     ) -> None:

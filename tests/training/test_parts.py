@@ -2,7 +2,7 @@
 
 import random
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -206,6 +206,23 @@ class TestReporter:
 BY_FOUR = TrainingSpec(per_device_eval_batch_size=4)
 
 
+def evaluator_of(
+    model: Any,
+    data: Any,
+    tick: Callable[[], None] = lambda: None,
+    ranks: Ranks | None = None,
+    accelerator: Accelerator | None = None,
+    **options: Any,
+) -> Evaluator:
+    objective = TinyObjective({name: PreparedSplit(data, data) for name in ("validation", "train")})
+    accelerator = accelerator or Accelerator(cpu=True)
+    return Evaluator(accelerator, model, objective, BY_FOUR, tick, ranks or Ranks(), **options)
+
+
+def forward(evaluator: Evaluator, data: Any) -> Iterator[tuple[list[int], Any]]:
+    return evaluator.forward(data, evaluator._objective.collate)
+
+
 class TestEvaluator:
     @pytest.mark.parametrize("as_dataset", [True, False])
     def test_batches_of_similar_length_the_longest_first(
@@ -213,19 +230,11 @@ class TestEvaluator:
     ) -> None:
         data = rows(11, seed=2)
         features: Any = datasets.Dataset.from_list(data) if as_dataset else data
-        objective = TinyObjective({"train": PreparedSplit(features, features)})
         ticks: list[int] = []
-        evaluator = Evaluator(
-            Accelerator(cpu=True),
-            tiny_model(),
-            objective,
-            BY_FOUR,
-            lambda: ticks.append(1),
-            Ranks(),
-        )
+        evaluator = evaluator_of(tiny_model(), features, lambda: ticks.append(1))
         lengths = [
             [len(data[index]["input_ids"]) for index in indices]
-            for indices, output in evaluator.forward(features, objective.collate)
+            for indices, output in forward(evaluator, features)
             if not output.logits.requires_grad
         ]
         assert [length for group in lengths for length in group] == sorted(
@@ -236,24 +245,15 @@ class TestEvaluator:
 
     def test_a_batch_that_is_too_large_is_computed_in_parts(self) -> None:
         data = rows(11, seed=2)
-        objective = TinyObjective({"train": PreparedSplit(data, data)})
         told: list[dict[str, object]] = []
 
-        def evaluator(model: Any) -> Evaluator:
-            return Evaluator(
-                Accelerator(cpu=True),
-                model,
-                objective,
-                BY_FOUR,
-                lambda: None,
-                Ranks(),
-                notice=lambda message, **data: told.append({"message": message, **data}),
-            )
+        def notice(message: str, **data: object) -> None:
+            told.append({"message": message, **data})
 
         model = tiny_model().eval()
-        whole = dict(_of_each(evaluator(model).forward(data, objective.collate)))
+        whole = dict(_of_each(forward(evaluator_of(model, data, notice=notice), data)))
         small = _Small(model, 2)
-        parts = list(evaluator(small).forward(data, objective.collate))
+        parts = list(forward(evaluator_of(small, data, notice=notice), data))
         assert [len(indices) for indices, _ in parts] == [2, 2, 2, 2, 2, 1]
         assert small.sizes == [4, 2, 2, 4, 2, 2, 3, 2, 1]
         assert all(held is None for held in small.held_when_halved)
@@ -266,39 +266,23 @@ class TestEvaluator:
 
     def test_a_single_example_that_is_too_large_ends_it(self) -> None:
         data = rows(3)
-        objective = TinyObjective({"train": PreparedSplit(data, data)})
-        evaluator = Evaluator(
-            Accelerator(cpu=True),
-            _Small(tiny_model(), 0),
-            objective,
-            BY_FOUR,
-            lambda: None,
-            Ranks(),
-        )
+        evaluator = evaluator_of(_Small(tiny_model(), 0), data)
         with pytest.raises(StageError, match="shorten the sequences") as caught:
-            list(evaluator.forward(data, objective.collate))
+            list(forward(evaluator, data))
         assert caught.value.failure.details["batch_size"] == 1
 
     def test_processes_that_compute_together_cannot_halve(self) -> None:
         data = rows(4)
-        objective = TinyObjective({"train": PreparedSplit(data, data)})
         model = _Small(tiny_model(), 2)
-        evaluator = Evaluator(
-            Accelerator(cpu=True), model, objective, BY_FOUR, lambda: None, _Two(), together=True
-        )
+        evaluator = evaluator_of(model, data, ranks=_Two(), together=True)
         with pytest.raises(StageError, match=r"lower `training\.per_device_eval_batch_size`"):
-            list(evaluator.forward(data, objective.collate))
+            list(forward(evaluator, data))
         assert model.sizes == [4]
 
     def test_the_model_trains_on_as_before(self, tmp_path: Path) -> None:
         data = rows(3)
-        objective = TinyObjective(
-            {"validation": PreparedSplit(data, data), "train": PreparedSplit(data, data)}
-        )
         model = tiny_model().train()
-        evaluator = Evaluator(
-            Accelerator(cpu=True), model, objective, BY_FOUR, lambda: None, Ranks()
-        )
+        evaluator = evaluator_of(model, data)
         before = torch.get_rng_state()
         result = evaluator("validation", tmp_path / "files")
         assert result is not None
@@ -313,11 +297,8 @@ class TestEvaluator:
         AcceleratorState._reset_state(reset_partial_state=True)
         accelerator = Accelerator(cpu=True, mixed_precision="bf16")
         data = rows(9)
-        objective = TinyObjective(
-            {"validation": PreparedSplit(data, data), "train": PreparedSplit(data, data)}
-        )
         model = accelerator.prepare_model(tiny_model(), evaluation_mode=True)
-        evaluator = Evaluator(accelerator, model, objective, BY_FOUR, lambda: None, Ranks())
+        evaluator = evaluator_of(model, data, accelerator=accelerator)
         found = []
         for _ in range(2):
             with _Casts(model.transformer.h[0].mlp.c_fc.weight) as casts:

@@ -1,14 +1,10 @@
 """worker.training.plan: how many steps there are, and what is due after each."""
 
-import math
 from typing import Any
 
 import pytest
 
-from service.contract.failures import FailureCode, StageError
-from service.contract.spec import JobSpec
 from service.contract.training import TrainingSpec
-from tests.contract.factories import job_spec
 from worker.training.plan import Due, Plan
 
 
@@ -27,35 +23,6 @@ class TestPlan:
         assert (plan.batches_per_epoch, plan.steps_per_epoch, plan.total_steps) == (10, 4, 12)
         assert [plan.cursor(step) for step in (0, 3, 4, 5)] == [(0, 0), (0, 9), (1, 0), (1, 3)]
         assert [plan.epoch_after(step) for step in (3, 4, 5)] == [0.9, 1.0, 1.3]
-
-    @pytest.mark.parametrize("epochs", [math.inf, math.nan, 1e308])
-    def test_endless_epochs_of_an_earlier_release_are_an_invalid_option(
-        self, epochs: float
-    ) -> None:
-        stored = job_spec().model_dump(mode="json")
-        stored["training"] |= {"num_train_epochs": epochs, "per_device_train_batch_size": 1}
-        with pytest.raises(StageError) as raised:
-            Plan.of(JobSpec.accepted(stored).training, 100)
-        assert raised.value.failure.code is FailureCode.INVALID_OPTION
-        assert raised.value.failure.message == (
-            "`training.num_train_epochs` must be a finite number of epochs"
-        )
-        stored["training"]["max_steps"] = 7  # overrides the epochs
-        assert Plan.of(JobSpec.accepted(stored).training, 100).total_steps == 7
-
-    def test_due_after_an_epoch_and_at_the_end(self) -> None:
-        spec = TrainingSpec(
-            num_train_epochs=1.5,
-            per_device_train_batch_size=1,
-            eval_strategy="epoch",
-            save_strategy="epoch",
-            logging_strategy="epoch",
-        )
-        plan = Plan.of(spec, 4)
-        due = [step for step in range(1, 7) if plan.due(step).evaluate]
-        assert due == [4, 6]
-        assert [step for step in range(1, 7) if plan.due(step).log] == due
-        assert [step for step in range(1, 7) if plan.due(step).save] == due
 
     @pytest.mark.parametrize(
         ("options", "steps", "warmup"),
@@ -110,6 +77,18 @@ class TestPlan:
             ({"logging_steps": 4, "eval_steps": 1, "eval_delay": 6}, [4, 8], [6, 7, 8], [8]),
             ({"logging_steps": 8, "save_strategy": "no", "eval_strategy": "no"}, [8], [], []),
             ({"logging_steps": 8, "save_strategy": "best", "eval_steps": 4}, [8], [4, 8], []),
+            # Two steps an epoch.
+            (
+                {
+                    **dict.fromkeys(
+                        ("logging_strategy", "eval_strategy", "save_strategy"), "epoch"
+                    ),
+                    "max_steps": 5,
+                },
+                [2, 4, 5],
+                [2, 4, 5],
+                [2, 4, 5],
+            ),
         ],
     )
     def test_due(

@@ -89,8 +89,7 @@ class TestResolved:
 
     def test_not_over_weights_of_another_dtype(self, model_dir: Path, able: bool) -> None:
         for dtype in ("auto", "bfloat16", "float16"):
-            model = {"name_or_path": "/models/tiny", "dtype": dtype}
-            spec = JobSpec.model_validate(spec_of({}).model_dump() | {"model": model})
+            spec = job_of({}, dtype=dtype)
             assert precision.resolved(spec, model_dir, on_gpu=False).training.precision == "fp32"
 
     @pytest.mark.parametrize(

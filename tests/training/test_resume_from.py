@@ -193,15 +193,18 @@ class TestRefusals:
         made, _ = run(continuing(patient, source_of(first, 3)))
         assert made.steps == 5
 
-    def test_other_data(self, make_job: MakeJob, first: Job) -> None:
-        source = source_of(first, 4).model_copy(update={"data_fingerprint": "f" * 64})
-        with pytest.raises(StageError, match=r"f{64}, and of this job's 0{64}") as caught:
-            continuing(make_job(**EVERY_STEP, validation=rows(5, seed=9)), source)
-        assert caught.value.failure.code is FailureCode.INVALID_OPTION
-
-    def test_another_commit_of_the_base_model(self, make_job: MakeJob, first: Job) -> None:
-        source = source_of(first, 4).model_copy(update={"model_revision": "c" * 40})
-        with pytest.raises(StageError, match=r"set `model.revision`") as caught:
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            ({"data_fingerprint": "f" * 64}, r"f{64}, and of this job's 0{64}"),
+            ({"model_revision": "c" * 40}, r"set `model.revision`"),
+        ],
+    )
+    def test_other_data_or_another_commit_of_the_base_model(
+        self, make_job: MakeJob, first: Job, change: dict[str, str], words: str
+    ) -> None:
+        source = source_of(first, 4).model_copy(update=change)
+        with pytest.raises(StageError, match=words) as caught:
             continuing(make_job(**EVERY_STEP, validation=rows(5, seed=9)), source)
         assert caught.value.failure.code is FailureCode.INVALID_OPTION
 

@@ -37,7 +37,7 @@ def main() -> None:
     home = Settings().home
     with _turn(home) if background else nullcontext(), scratch.folder(home) as folder:
         doctor = Doctor(checks, folder, in_background=background)
-        examination = doctor.examine(_ignore if arguments.json else _show)
+        examination = doctor.examine((lambda _line: None) if arguments.json else _show)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
         found = report.as_json(examination, quick=arguments.quick, thorough=arguments.thorough)
@@ -95,10 +95,6 @@ def _turn(home: Path) -> Iterator[None]:
 
 def _show(line: Line) -> None:
     _print(Cleaner().text(report.terminal_lines(line)))
-
-
-def _ignore(_: Line) -> None:
-    return
 
 
 def _write(

@@ -63,8 +63,8 @@ def failed(summary: str, *, reason: str, remedy: str, **data: Any) -> Finding:
     return Finding(status="failed", summary=summary, reason=reason, remedy=remedy, data=data)
 
 
-def not_run(summary: str, *, reason: str = "", remedy: str = "", **data: Any) -> Finding:
-    return Finding(status="not_run", summary=summary, reason=reason, remedy=remedy, data=data)
+def not_run(*, reason: str, remedy: str = "") -> Finding:
+    return Finding(status="not_run", summary="not run", reason=reason, remedy=remedy)
 
 
 class TorchView(BaseModel):

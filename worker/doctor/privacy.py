@@ -35,7 +35,8 @@ class Cleaner:
         self._replacements = sorted(self._find(), key=lambda pair: -len(pair[0]))
         # Whole words only. NCCL begins each line of its output with the host name.
         host = platform.node()
-        self._names = [(_word(host), "<host>")] if len(host) >= _MIN_HOST_LENGTH else []
+        word = re.compile(rf"(?<![\w-]){re.escape(host)}(?![\w-])")
+        self._names = [(word, "<host>")] if len(host) >= _MIN_HOST_LENGTH else []
 
     def text(self, text: str) -> str:
         for found, shown in self._replacements:
@@ -73,7 +74,3 @@ class Cleaner:
         folder = str(Path.home())
         if folder != "/":
             yield folder, "~"
-
-
-def _word(name: str) -> re.Pattern[str]:
-    return re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w-])")

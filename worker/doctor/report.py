@@ -50,17 +50,18 @@ def as_json(examination: Examination, *, quick: bool, thorough: bool) -> dict[st
         "thorough": thorough,
         "interrupted": examination.interrupted,
         "counts": {rank: sum(x.finding.status == rank for x in lines) for rank in _RANKS},
-        "checks": [_line_as_json(line) for line in lines],
+        "checks": [
+            {
+                **{"name": line.check.name, "title": line.check.title, "seconds": line.seconds},
+                **line.finding.model_dump(mode="json"),
+            }
+            for line in lines
+        ],
         "machine": describe(examination.torch),
     }
     cleaned = cleaner.value(report)
     assert isinstance(cleaned, dict)
     return {**cleaned, "environment": dict(cleaner.variables())}
-
-
-def _line_as_json(line: Line) -> dict[str, JsonValue]:
-    named = {"name": line.check.name, "title": line.check.title, "seconds": line.seconds}
-    return {**named, **line.finding.model_dump(mode="json")}
 
 
 def write(report: dict[str, JsonValue], lines: Sequence[Line], folder: Path) -> list[Path]:
@@ -106,14 +107,9 @@ def _wrapped(text: str, first: str, others: str) -> str:
 
 def terminal_summary(examination: Examination) -> str:
     counts = {rank: sum(x.finding.status == rank for x in examination.lines) for rank in _RANKS}
-    parts = [
-        f"{counts['ok']} ok",
-        f"{counts['warning']} with a warning",
-        f"{counts['failed']} failed",
-        f"{counts['not_run']} not run",
-    ]
+    parts = f"{counts['ok']} ok, {counts['warning']} with a warning, {counts['failed']} failed, "
     ending = " The doctor was interrupted." if examination.interrupted else ""
-    return f"{', '.join(parts)}.{ending}"
+    return f"{parts}{counts['not_run']} not run.{ending}"
 
 
 # ---- Markdown -------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ class Doctor:
         except KeyboardInterrupt:
             done.interrupted = True
         for check in self.checks[len(done.lines) :]:
-            finding = not_run("not run", reason="the doctor was interrupted")
+            finding = not_run(reason="the doctor was interrupted")
             done.lines.append(Line(check, finding))
             report(done.lines[-1])
         return done
@@ -155,27 +155,25 @@ def lacks(check: Check, context: Context) -> Finding | None:
     """`not_run` with the reason, if the machine lacks something that the check needs."""
     if context.in_background and check.on_device and context.device == "cuda":
         reason = "it computes on the GPU, which a job may be using: run `finetune doctor`"
-        return not_run("not run", reason=reason)
+        return not_run(reason=reason)
     for need in check.needs:
-        reason, remedy = _missing(need, context)
+        reason = _missing(need, context)
         if reason:
-            return not_run("not run", reason=reason, remedy=remedy)
+            is_package = need not in (GPU, TORCH, LINUX)
+            remedy = f"If you want to use it: `pip install {need}`." if is_package else ""
+            return not_run(reason=reason, remedy=remedy)
     return None
 
 
-def _missing(need: str, context: Context) -> tuple[str, str]:
-    """Why the machine lacks `need`, and what to do; empty if it has it."""
+def _missing(need: str, context: Context) -> str:
+    """Why the machine lacks `need`; empty if it has it."""
     if need == GPU:
-        if context.torch.available:
-            return "", ""
+        why = "this machine has no NVIDIA GPU"
         if context.gpus:
-            return "torch cannot use this machine's GPU: see the check `torch`", ""
-        return "this machine has no NVIDIA GPU", ""
+            why = "torch cannot use this machine's GPU: see the check `torch`"
+        return "" if context.torch.available else why
     if need == TORCH:
-        why = "torch cannot be imported: see the check `torch`"
-        return ("" if context.torch.version else why), ""
+        return "" if context.torch.version else "torch cannot be imported: see the check `torch`"
     if need == LINUX:
-        return ("" if sys.platform == "linux" else "only on Linux"), ""
-    if importlib.util.find_spec(need) is not None:
-        return "", ""
-    return f"the package {need} is not installed", f"If you want to use it: `pip install {need}`."
+        return "" if sys.platform == "linux" else "only on Linux"
+    return "" if importlib.util.find_spec(need) else f"the package {need} is not installed"

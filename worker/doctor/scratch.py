@@ -22,7 +22,9 @@ def folder(home: Path) -> Iterator[Path]:
     root = home / "doctor"
     try:
         root.mkdir(parents=True, exist_ok=True)
-        _remove_left_over(root)
+        for left in root.glob(f"{_PREFIX}*"):
+            if _is_free(left / _LOCK):
+                shutil.rmtree(left, ignore_errors=True)
         own = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
     except OSError:
         own = Path(tempfile.mkdtemp(prefix="finetune-doctor-"))
@@ -34,12 +36,6 @@ def folder(home: Path) -> Iterator[Path]:
     finally:
         os.close(descriptor)
         shutil.rmtree(own, ignore_errors=True)
-
-
-def _remove_left_over(root: Path) -> None:
-    for left in root.glob(f"{_PREFIX}*"):
-        if _is_free(left / _LOCK):
-            shutil.rmtree(left, ignore_errors=True)
 
 
 def _is_free(lock: Path) -> bool:

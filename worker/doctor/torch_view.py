@@ -35,15 +35,12 @@ def _reason(caught: list[warnings.WarningMessage]) -> str:
     """torch's own words: its warnings, and the error from starting CUDA."""
     import torch
 
+    reasons = [str(warning.message) for warning in caught]
     try:
         torch.cuda.init()
     except (RuntimeError, AssertionError) as error:
-        own = str(error)
-    else:
-        own = ""
-    return "; ".join(dict.fromkeys([*(str(warning.message) for warning in caught), own])).strip(
-        "; "
-    )
+        reasons.append(str(error))
+    return "; ".join(dict.fromkeys(reasons))
 
 
 def _device(index: int) -> dict[str, object]:

@@ -27,11 +27,11 @@ from worker.tasks import registry
 from worker.training import build
 from worker.training.distributed import fsdp
 from worker.training.distributed.ranks import Ranks
-from worker.training.distributed.registry import create_strategy
+from worker.training.distributed.registry import strategy_of
 from worker.training.evaluation import Evaluator
-from worker.training.evaluation_progress import EvaluationProgress
 from worker.training.objective import Evaluation
 from worker.training.progress import EVAL_PREFIX
+from worker.training.reporting import EvaluationProgress
 from worker.training.validation import timed
 
 Send = Callable[[StageEvent], None]
@@ -88,7 +88,7 @@ def on_device(
     if not isinstance(spec.resources.chosen_strategy, FSDPSpec):
         return accelerator.prepare_model(model, evaluation_mode=True), False
     # FSDP needs an optimizer; this one has no state, and takes no step.
-    strategy = create_strategy(
+    strategy = strategy_of(spec)(
         accelerator, model, lambda sharded: torch.optim.SGD(sharded.parameters()), spec, ranks
     )
     return strategy.model, strategy.forward_is_collective

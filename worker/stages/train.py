@@ -37,7 +37,7 @@ from worker.training.checkpointing import weights
 from worker.training.checkpointing.state import State
 from worker.training.distributed import fsdp
 from worker.training.distributed.ranks import Ranks
-from worker.training.distributed.registry import create_strategy
+from worker.training.distributed.registry import strategy_of
 from worker.training.evaluation import Evaluator
 from worker.training.kernels import compile_cache
 from worker.training.optim import lr_schedulers, optimizers
@@ -126,7 +126,8 @@ def set_up(request: StageRequest, channel: Channel) -> Job:
     objective = loaded.objective
     features = objective.train_features
     plan = Plan.of(spec, len(features), ranks.world_size)
-    send(build.notice(accelerator, plan, asked))
+    steps = plan.total_steps
+    send(build.placement_notice(accelerator, spec, asked, "Training", steps=steps))
     flops_per_token = flops.flops_per_token(loaded.model)  # before its weights may be sharded
     state = _state(request, accelerator, loaded, plan, ranks)
     unseen = determinism.notice(request.spec, accelerator.device)
@@ -163,7 +164,7 @@ def _state(
     def build_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
         return optimizers.build(model, spec.training, accelerator.device)
 
-    strategy = create_strategy(accelerator, loaded.model, build_optimizer, spec, ranks)
+    strategy = strategy_of(spec)(accelerator, loaded.model, build_optimizer, spec, ranks)
     scaled = accelerator.scaler is not None
     logged = loaded.objective.logged + auxiliary_loss.of_objective(loaded.objective).names
     state = State(

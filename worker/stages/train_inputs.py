@@ -49,10 +49,11 @@ def for_device(request: StageRequest, send: Callable[[StageEvent], None]) -> Sta
     """The request with the options that depend on the device: the precision that `auto` means, here
     or where the resumed training started, weights that can be trained in it, and how batches are
     loaded. StageError: checkpoint_unreadable, invalid_option."""
-    earlier = state.precision_of(request.resume_from) if request.resume_from else None
+    resumed = request.resume_from
+    earlier = state.read_progress(resumed)["precision"] if resumed else None
     assert request.prepared is not None, "`train` runs after `prepare`"
     folder, on_gpu = request.prepared.model_dir, build.on_gpu(request.spec)
-    spec = precision.with_trainable_weights(request.spec, folder, request.resume_from)
+    spec = precision.with_trainable_weights(request.spec, folder)
     spec = precision.resolved(spec, folder, on_gpu=on_gpu, earlier=earlier)
     for notice in precision.notices(request.spec, spec, folder, on_gpu=on_gpu):
         send(notice)
@@ -74,8 +75,8 @@ def load_parts(
 
     `adapter_dir`: a finished adapter for the model, which the job does not train.
     """
-    recorded = state.fast_paths_of(request.resume_from) if request.resume_from else None
-    paths = FastPaths.of(recorded, ranks)
+    resumed = request.resume_from
+    paths = FastPaths(ranks, state.read_progress(resumed)["fast_paths"] if resumed else {})
     if device.type == "cpu":
         device_lock.share_cpu(request.cache_dir / "devices")
     _require_fits(request.spec, prepared, device, ranks, request.workspace)

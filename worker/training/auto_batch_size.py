@@ -34,11 +34,8 @@ def attempt(compute: Callable[[], T], plan: Plan, shrink: Callable[[Plan], None]
             raise
     # Only after the handler: the frames of the exception hold the tensors of the attempt.
     rng.restore(random_state)
-    shrink(plan.with_batches_of(_largest_part(size)))
+    # Half, or the next smaller size that divides the micro-batch into equal parts.
+    smaller = next(part for part in range(size // 2, 0, -1) if size % part == 0)
+    shrink(plan.with_batches_of(smaller))
     clear_device_cache(garbage_collection=True)
     return None
-
-
-def _largest_part(size: int) -> int:
-    """Half, or the next smaller size that divides the micro-batch into equal parts."""
-    return next(part for part in range(size // 2, 0, -1) if size % part == 0)

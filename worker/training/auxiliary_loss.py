@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final
 
 import torch
 from torch.nn import functional
@@ -137,15 +137,10 @@ class ScoredForward:
         return {**metrics, "loss": metrics["loss"] + term, NAME: term}
 
 
-@runtime_checkable
-class HasAuxiliaryLoss(Protocol):
-    """An objective that calls its model by `AuxiliaryLoss.call`."""
-
-    auxiliary: AuxiliaryLoss
-
-
 def of_objective(objective: Objective) -> AuxiliaryLoss:
-    return objective.auxiliary if isinstance(objective, HasAuxiliaryLoss) else AuxiliaryLoss()
+    """That of an objective that calls its model by `AuxiliaryLoss.call`; others have none."""
+    found: AuxiliaryLoss = getattr(objective, "auxiliary", AuxiliaryLoss())
+    return found
 
 
 @torch.no_grad()

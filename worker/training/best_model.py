@@ -23,16 +23,13 @@ class Choice(NamedTuple):
     folder: Path | None = None
     """Its checkpoint; None if the training has it in memory."""
 
-    @property
-    def is_evaluated(self) -> bool:
-        return self.metric is not None and not math.isnan(self.metric)
-
 
 def choose(best: BestMetric, progress: TrainingProgress, workspace: Path) -> Choice:
     """The best of the current model and all readable checkpoints of the job; the earliest of
     equals. The current model if no evaluation has a number."""
     current = Choice(progress.step, progress.metric)
-    found = [choice for choice in (current, *_saved(workspace)) if choice.is_evaluated]
+    every = (current, *_saved(workspace))
+    found = [one for one in every if one.metric is not None and not math.isnan(one.metric)]
     while found:
         chosen = _best_of(best, found)
         if chosen.folder is None or atomic_dir.verify(chosen.folder):

@@ -21,7 +21,7 @@ from worker.devices.cpus import cores
 from worker.failures import invalid_option
 from worker.processes import allocator
 from worker.training import expandable_segments, precision
-from worker.training.distributed.registry import accelerator_arguments
+from worker.training.distributed.registry import strategy_of
 from worker.training.kernels import (
     adapter_inputs,
     attention_masks,
@@ -42,7 +42,11 @@ def accelerator(spec: JobSpec) -> Accelerator:
     does not support the job's options."""
     training = spec.training
     has_gpu = on_gpu(spec)
-    _require_gpus(spec.resources.gpus or 0, torch.cuda.device_count() if has_gpu else 0)
+    asked, found = spec.resources.gpus or 0, torch.cuda.device_count() if has_gpu else 0
+    if found < asked:
+        wanted = "a GPU" if asked == 1 else f"{asked} GPUs"
+        why = f"requests {wanted}, but this worker has {found or 'none'}"
+        raise invalid_option("resources.gpus", why)
     if training.fp16 and not has_gpu:
         raise invalid_option("training.fp16", "needs a GPU; use `bf16` on a CPU")
     if training.fp16 and spec.model.dtype == "float16" and spec.trains and spec.peft is None:
@@ -63,7 +67,7 @@ def accelerator(spec: JobSpec) -> Accelerator:
         cpu=not has_gpu,
         mixed_precision=mixed_precision(training),
         dynamo_plugin=_compiler(training, has_gpu=has_gpu),
-        **accelerator_arguments(spec),
+        **strategy_of(spec).accelerator_arguments(spec),
     )
     # After Accelerator, which turns TF32 on for a compiled model in float32, whatever the option.
     if has_gpu:
@@ -82,13 +86,6 @@ def on_gpu(spec: JobSpec) -> bool:
     """Whether the job trains on a GPU of this machine."""
     on_cpu = spec.training.use_cpu or spec.resources.gpus == 0
     return torch.cuda.is_available() and not on_cpu
-
-
-def _require_gpus(asked: int, found: int) -> None:
-    if found < asked:
-        has = f"{found}" if found else "none"
-        wanted = "a GPU" if asked == 1 else f"{asked} GPUs"
-        raise invalid_option("resources.gpus", f"requests {wanted}, but this worker has {has}")
 
 
 def _set_tf32(spec: TrainingSpec) -> None:
@@ -117,11 +114,6 @@ def _compiler(spec: TrainingSpec, *, has_gpu: bool) -> TorchDynamoPlugin | None:
     return TorchDynamoPlugin(backend=backend, mode=spec.torch_compile_mode)
 
 
-def notice(accelerator: Accelerator, plan: Plan, asked: str) -> Notice:
-    """Where and how the job trains. `asked`: the `precision` before it was resolved."""
-    return placement_notice(accelerator, plan.spec, asked, "Training", steps=plan.total_steps)
-
-
 def interval_notices(plan: Plan) -> Iterator[Notice]:
     """Options whose interval is longer than the training. With `max_steps` the API has said so."""
     if plan.spec.max_steps > 0:
@@ -134,8 +126,8 @@ def interval_notices(plan: Plan) -> Iterator[Notice]:
 def placement_notice(
     accelerator: Accelerator, spec: TrainingSpec, asked: str, doing: str, **counts: int
 ) -> Notice:
-    """The device, precision and processes of a training or evaluation; `counts`: of the steps or
-    examples to come."""
+    """The device, precision and processes of a training or evaluation. `asked`: the `precision`
+    before it was resolved; `counts`: of the steps or examples to come."""
     device, processes = accelerator.device, accelerator.num_processes
     if device.type == "cuda":
         where = torch.cuda.get_device_name(device)

@@ -104,7 +104,9 @@ def _pays(run: TrainingRun, layers: list[torch.nn.Module], verdict: Verdict) -> 
             passes = _Passes(run, batches)
             passes.warm_up()
             seconds = passes.seconds()
-            if seconds / len(batches) * _batches_left(run) < _PAYS_FROM:
+            steps_left = run.plan.total_steps - run.state.progress.step
+            batches_left = steps_left * run.plan.spec.gradient_accumulation_steps
+            if seconds / len(batches) * batches_left < _PAYS_FROM:
                 return False
             known = verdict.read()
             if known is None:
@@ -120,11 +122,6 @@ def _pays(run: TrainingRun, layers: list[torch.nn.Module], verdict: Verdict) -> 
     except (RuntimeError, MemoryError, TimeoutError) as error:
         run.reporter.notice(f"Whether compiled layers are faster was not measured: {error}")
         return False
-
-
-def _batches_left(run: TrainingRun) -> int:
-    steps = run.plan.total_steps - run.state.progress.step
-    return steps * run.plan.spec.gradient_accumulation_steps
 
 
 def _measured(
@@ -155,18 +152,14 @@ def _measured(
     by_plain, by_compiled = (each / passes.count for each in times)
     faster = by_compiled <= _FASTER * by_plain
     verdict.write(faster=faster)
-    _report(run, by_plain, by_compiled, faster=faster)
-    return faster
-
-
-def _report(run: TrainingRun, plain: float, compiled: float, *, faster: bool) -> None:
     what = "are compiled" if faster else "stay as they are"
     run.reporter.notice(
-        f"The layers {what}: a batch takes {plain:.4f} s plain and {compiled:.4f} s compiled",
+        f"The layers {what}: a batch takes {by_plain:.4f} s plain and {by_compiled:.4f} s compiled",
         compiled_layers=faster,
-        plain_seconds=plain,
-        compiled_seconds=compiled,
+        plain_seconds=by_plain,
+        compiled_seconds=by_compiled,
     )
+    return faster
 
 
 def _undo(layers: list[torch.nn.Module]) -> None:

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import torch
@@ -49,14 +49,6 @@ class EvaluationInterruptedError(Exception):
     """
 
 
-class _Notice(Protocol):
-    def __call__(self, message: str, **data: object) -> None: ...
-
-
-def _no_notice(message: str, **data: object) -> None:
-    pass
-
-
 class Evaluator:
     """`interrupt` is called after each batch: True ends the evaluation. `together`: no process can
     run the model without the others, so a batch that does not fit into memory is an error;
@@ -73,7 +65,7 @@ class Evaluator:
         interrupt: Callable[[], bool] = lambda: False,
         *,
         together: bool = False,
-        notice: _Notice = _no_notice,
+        notice: Callable[..., None] = lambda _message, **_data: None,
     ) -> None:
         self._together = together and ranks.world_size > 1
         self._accelerator = accelerator
@@ -112,15 +104,12 @@ class Evaluator:
             return compute()
 
     def _outcome(self, split: str, folder: Path) -> Evaluation | EvaluationInterruptedError | None:
+        folder.mkdir(parents=True, exist_ok=True)
         try:
-            return self._evaluate(split, folder)
+            with self._undisturbed():
+                result = self._objective.evaluate(split, self.forward, folder)
         except EvaluationInterruptedError as interruption:
             return interruption
-
-    def _evaluate(self, split: str, folder: Path) -> Evaluation | None:
-        folder.mkdir(parents=True, exist_ok=True)
-        with self._undisturbed():
-            result = self._objective.evaluate(split, self.forward, folder)
         if result is None:
             return None
         prefix = metric_prefix(split)
@@ -239,29 +228,31 @@ class Evaluator:
                 raise
         # Only after the handler: the frames of the exception hold the tensors of the attempt.
         clear_device_cache(garbage_collection=True)
-        self._notice_parts(len(indices))
+        if not self._noticed_parts:
+            self._noticed_parts = True
+            self._notice(
+                f"Out of memory in an evaluation with a batch of {len(indices)} sequences of "
+                f"{self._current_batch.length} tokens: batches that do not fit are computed in "
+                f"parts from here on. Lower `{_SIZE_OPTION}` to save the time of failed attempts",
+                batch_size=len(indices),
+                longest_sequence=self._current_batch.length,
+            )
         middle = (len(indices) + 1) // 2
         halves = (indices[:middle], indices[middle:])
         return [part for h in halves for part in self._parts(again(h), h, number, run, again)]
-
-    def _notice_parts(self, size: int) -> None:
-        if self._noticed_parts:
-            return
-        self._noticed_parts = True
-        self._notice(
-            f"Out of memory in an evaluation with a batch of {size} sequences of "
-            f"{self._current_batch.length} tokens: batches that do not fit are computed in parts "
-            f"from here on. Lower `{_SIZE_OPTION}` to save the time of failed attempts",
-            batch_size=size,
-            longest_sequence=self._current_batch.length,
-        )
 
     def _output(self, batch: Batch, number: int, run: Run | None) -> Any:
         self._current_batch.record(*shape_of(batch))
         # Generation may sample: a batch gets the same random numbers in whichever process.
         torch.manual_seed(rng.generator(self._spec.seed, number).initial_seed())
         with torch.no_grad():  # not in `forward`, where it would cover the caller's code
-            return self._run(on_device(batch, self._accelerator), run)
+            batch = on_device(batch, self._accelerator)
+            if run is None and self._ranks.world_size == 1:
+                return self._model(**batch)
+            # Unwrapped, its forward keeps the job's precision but calls no other process, and its
+            # own methods can be called.
+            bare = self._accelerator.unwrap_model(self._model, keep_torch_compile=False)
+            return bare(**batch) if run is None else run(bare, batch)
 
     def _gathered(self, found: Parts) -> list[Parts]:
         """The outputs of all processes, in their order, on this process's device."""
@@ -276,14 +267,6 @@ class Evaluator:
         return [
             [(i, here(output)) for i, output in parts] for parts in self._ranks.all_gather(sent)
         ]
-
-    def _run(self, batch: Batch, run: Run | None) -> Any:
-        if run is None and self._ranks.world_size == 1:
-            return self._model(**batch)
-        # Unwrapped, its forward keeps the job's precision but calls no other process, and its own
-        # methods can be called.
-        bare = self._accelerator.unwrap_model(self._model, keep_torch_compile=False)
-        return bare(**batch) if run is None else run(bare, batch)
 
 
 def _without_states(output: Any) -> Any:

@@ -4,14 +4,11 @@ Two ways to compute the same thing round differently. A resumed training must th
 paths that it began with, whatever a new measurement would choose.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from worker.training.distributed.ranks import Ranks
-
-KEY: Final = "fast_paths"
-"""In a checkpoint's `progress.json`."""
 
 T = TypeVar("T")
 
@@ -22,12 +19,8 @@ class FastPaths:
 
     ranks: Ranks = field(default_factory=Ranks)
     chosen: dict[str, Any] = field(default_factory=dict)
-    """Plain JSON values by the name of the choice, for example `{"attention": "varlen"}`."""
-
-    @classmethod
-    def of(cls, recorded: Mapping[str, Any] | None, ranks: Ranks) -> "FastPaths":
-        """`recorded`: the record in the checkpoint that is resumed; None for a new training."""
-        return cls(ranks, dict(recorded or {}))
+    """Plain JSON values by the name of the choice, for example `{"attention": "varlen"}`; of a
+    training that is resumed, those in its checkpoint."""
 
     def choose(self, name: str, measure: Callable[[], T]) -> T:
         """The choice that the training began with, or else the result of `measure`, which is

@@ -2,8 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Final
 
 import torch
@@ -44,7 +43,8 @@ def require(given: Sequence[str], rank: int) -> None:
     """
     if not given:
         return
-    with _warnings() as said:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
         try:
             torch.cuda.init()
             found = torch.cuda.device_count()
@@ -57,15 +57,7 @@ def require(given: Sequence[str], rank: int) -> None:
             raise _unusable(given, str(error), said) from error
         if found < len(given):
             raise _unusable(given, f"CUDA shows {found} of {len(given)} GPUs", said)
-
-
-@contextmanager
-def _warnings() -> Iterator[list[warnings.WarningMessage]]:
-    """Collects torch's warnings, and shows them afterwards if nothing is raised."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield caught
-    for one in caught:
+    for one in said:
         warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
 
 

@@ -18,7 +18,7 @@ from worker.training import auto_batch_size, early_stopping, rollback
 from worker.training.batches.dataloader import chunks
 from worker.training.batches.rank_shares import Share
 from worker.training.evaluation import on_device
-from worker.training.memory import TRIM_STEPS, trim
+from worker.training.memory import TRIM_STEPS, out_of_memory_explained, trim
 from worker.training.objective import BatchSize, shape_of
 from worker.training.plan import Due
 from worker.training.run import TrainingRun
@@ -119,7 +119,7 @@ def train_step(run: TrainingRun, micro_batches: list[Share]) -> StepResult | Non
     state, spec = run.state, run.plan.spec
     totals = count(run, micro_batches)
     run.stop_agreed = totals.stop_requests > 0
-    with run.out_of_memory_explained():
+    with out_of_memory_explained(run.current_batch, "training.per_device_train_batch_size"):
         compute = partial(forward_backward, run, micro_batches, totals.items)
         loss = auto_batch_size.attempt(compute, run.plan, run.use_smaller_batches)
         if loss is None:
@@ -244,7 +244,7 @@ def evaluate(run: TrainingRun) -> bool:
 def log(run: TrainingRun, step: StepResult) -> None:
     """Read the losses from the device, and report their mean since the last log."""
     progress, tally = run.state.progress, run.state.tally
-    total, values = tally.total(), run.further_values()
+    total, means = tally.total(), run.state.values.means()
     tally.reset()
     run.state.values.reset()
     progress.logged_loss = total / (progress.step - progress.logged_step)
@@ -255,7 +255,8 @@ def log(run: TrainingRun, step: StepResult) -> None:
             "loss": progress.logged_loss,
             "grad_norm": float(step.grad_norm.item()),
             "learning_rate": step.learning_rate,
-            **values,
+            **means,
+            **run.objective.derived(means),
         }
     )
 

@@ -5,6 +5,7 @@ import resource
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 import psutil
@@ -18,12 +19,12 @@ TRIM_STEPS: Final = 100
 percent of the time of so many steps."""
 
 
+@dataclass
 class CurrentBatch:
     """The shape of the current batch, for the error message."""
 
-    def __init__(self) -> None:
-        self.examples = 0
-        self.length = 0
+    examples: int = 0
+    length: int = 0
 
     def record(self, examples: int, length: int) -> None:
         """`length`: tokens of each, with padding."""

@@ -63,18 +63,11 @@ def resolved(
     return spec.model_copy(update={"training": training.model_copy(update=names)})
 
 
-def with_trainable_weights(
-    spec: JobSpec, model_dir: Path, resume_from: Path | None = None
-) -> JobSpec:
+def with_trainable_weights(spec: JobSpec, model_dir: Path) -> JobSpec:
     """`spec` with `model.dtype: float32` instead of `auto` if all weights would train in float16:
-    loss scaling rejects float16 gradients, and without it the updates underflow.
-
-    A resumed training that began in float16 with an old release keeps it.
-    """
+    loss scaling rejects float16 gradients, and without it the updates underflow."""
     trains_all = spec.trains and spec.peft is None and spec.model.dtype == "auto"
     if not trains_all or stored_dtype(model_dir) != "float16":
-        return spec
-    if resume_from is not None and _first_dtype(resume_from) == "float16":
         return spec
     return spec.model_copy(update={"model": spec.model.model_copy(update={"dtype": "float32"})})
 
@@ -141,7 +134,8 @@ def _best(spec: JobSpec, model_dir: Path, *, on_gpu: bool) -> Precision:
     if spec.model.dtype != "float32":
         # By choosing another dtype for the weights, the user chooses what to compute in. But
         # without loss scaling the gradients of a frozen float16 model would underflow.
-        frozen_half = spec.peft is not None and _dtype(spec, model_dir) == "float16"
+        dtype = stored_dtype(model_dir) if spec.model.dtype == "auto" else spec.model.dtype
+        frozen_half = spec.peft is not None and dtype == "float16"
         return "fp16" if frozen_half and on_gpu and _may_scale(spec) else "fp32"
     if gpu_has_bf16(spec.resources.processes) if on_gpu else cpu_has_bf16():
         return "bf16"
@@ -152,10 +146,6 @@ def _best(spec: JobSpec, model_dir: Path, *, on_gpu: bool) -> Precision:
 def _may_scale(spec: JobSpec) -> bool:
     """Loss scaling needs the full gradients, so only DDP supports it."""
     return spec.resources.chosen_strategy.type == "ddp"
-
-
-def _dtype(spec: JobSpec, model_dir: Path) -> str | None:
-    return stored_dtype(model_dir) if spec.model.dtype == "auto" else spec.model.dtype
 
 
 def stored_dtype(model_dir: Path) -> str | None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 from service.contract.events import Metric, Notice, PhaseChanged, Progress, StageEvent
@@ -192,11 +193,36 @@ class Reporter:
         self.send(Metric(kind=kind, step=step, epoch=epoch, values=dict(values), is_remade=remade))
 
 
+@dataclass
 class _Speed:
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self.examples = 0
-        self.tokens = 0
+    seconds: float = 0.0
+    examples: int = 0
+    tokens: int = 0
 
     def per_second(self, count: int) -> float | None:
         return count / self.seconds if self.seconds > 0 else None
+
+
+class EvaluationProgress:
+    """The progress of a job that does not train: one step per batch of its evaluation. Call it
+    after each; `total` is how many are expected."""
+
+    def __init__(self, send: Callable[[StageEvent], None], total: int) -> None:
+        self._send = send
+        self._total = total
+        self._done = 0
+        self._began = time.monotonic()
+        self._sent = float("-inf")
+
+    def __call__(self) -> None:
+        self._done += 1
+        now = time.monotonic()
+        if now - self._sent >= SECONDS_BETWEEN_PROGRESS:
+            self._sent = now
+            self.report()
+
+    def report(self) -> None:
+        total = max(self._total, self._done)
+        each = (time.monotonic() - self._began) / max(self._done, 1)
+        left = each * (total - self._done) if self._done else None
+        self._send(Progress(step=self._done, of=total, eta_seconds=left))

@@ -26,7 +26,7 @@ def restore(state: State, plan: Plan, folder: Path) -> None:
 
 def _require_same_precision(plan: Plan, folder: Path) -> None:
     """Loss scaling and the numbers of a step depend on it."""
-    theirs, ours = checkpoint.precision_of(folder), plan.spec.precision
+    theirs, ours = checkpoint.read_progress(folder)["precision"], plan.spec.precision
     if theirs != ours:
         raise invalid_option(
             "training.precision",

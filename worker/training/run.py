@@ -1,7 +1,6 @@
 """One training: its parts, its state, and the questions that the loop asks about them."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from worker.training.batches.rank_shares import RankShares
 from worker.training.checkpointing import state as checkpoint
 from worker.training.checkpointing.async_saver import Saver
 from worker.training.checkpointing.state import State
-from worker.training.memory import CurrentBatch, out_of_memory_explained
+from worker.training.memory import CurrentBatch
 from worker.training.objective import Batch, Evaluation, LossSum, Objective
 from worker.training.plan import Plan
 from worker.training.progress import BestMetric
@@ -60,11 +59,6 @@ class TrainingRun:
                 total, values = self.loss_sum(model, batch), None
         return self._auxiliary.added(total, values, seen, items)
 
-    def further_values(self) -> dict[str, float]:
-        """What the objective logs in addition to its loss: means since the last log."""
-        means = self.state.values.means()
-        return means | self.objective.derived(means)
-
     @property
     def plan(self) -> Plan:
         return self.state.plan
@@ -101,9 +95,6 @@ class TrainingRun:
         spec = self.plan.spec
         return spec.on_non_finite == "rollback" or (spec.saves_each_best and self.is_best_so_far)
 
-    def out_of_memory_explained(self) -> AbstractContextManager[None]:
-        return out_of_memory_explained(self.current_batch, "training.per_device_train_batch_size")
-
     def resume(self, folder: Path) -> None:
         """Continue from a checkpoint of this job. StageError(checkpoint_unreadable)."""
         checkpoint.restore(self.state, self._initial_plan, folder)
@@ -118,7 +109,7 @@ class TrainingRun:
 
     def _report_other_machine(self, folder: Path) -> None:
         here = fingerprint.facts(self.state.accelerator.device)
-        moved = fingerprint.moved(checkpoint.machine_of(folder), here)
+        moved = fingerprint.moved(checkpoint.read_progress(folder)["machine"], here)
         if moved is not None:
             self.reporter.send(moved)
 

@@ -24,7 +24,7 @@ from tests.support.models import (
     save_tiny_xlnet,
 )
 from tests.tasks.stages import write_rows
-from tests.training.pairs import EXAMPLES, Both, Suite, texts
+from tests.training.pairs import EXAMPLES, Both, Suite, of_rows, texts
 from tests.training.support import PLAIN
 
 pytestmark = [pytest.mark.long, pytest.mark.heavy, pytest.mark.timeout(900)]
@@ -54,15 +54,7 @@ def _questions(model: Path, **task: Any) -> Body:
 
 
 def _rows(kind: str, model: Path, rows: list[dict[str, Any]], **task: Any) -> Body:
-    return lambda home: {
-        "task": {"type": kind, **task},
-        "model": {"name_or_path": str(model)},
-        "dataset": {
-            "source": "path",
-            "train": write_rows(home / "train.jsonl", rows),
-            "validation": write_rows(home / "validation.jsonl", rows[:7]),
-        },
-    }
+    return of_rows(kind, model, rows, rows[:7], **task)
 
 
 def _summaries(model: Path) -> Body:
@@ -199,17 +191,19 @@ TASKS = [
 ]
 FSDP = [f"{name} fsdp" for name in WITH_FSDP]
 TINY = ["uneven", "one batch", "one batch fsdp"]
+EVALUATED = ["evaluated None", "evaluated fsdp"]
+PREDICTED = [f"{kind} {how}" for kind in ("prompts", "answers", "masks") for how in (None, "fsdp")]
 
 
 class TestSameAsOne:
-    @pytest.mark.parametrize("name", [*TASKS, *FSDP, *TINY])
+    @pytest.mark.parametrize("name", [*TASKS, *FSDP, *TINY, *EVALUATED])
     def test_metrics(self, ran: dict[str, Both], name: str) -> None:
         one, two = ran[name].one.result, ran[name].two.result
         assert found(two.metrics) == found(one.metrics)
         assert found(two.baseline) == found(one.baseline)
         assert "eval_loss" in found(one.metrics)
 
-    @pytest.mark.parametrize("name", [*TASKS, *FSDP, *TINY])
+    @pytest.mark.parametrize("name", [*TASKS, *FSDP, *TINY, *EVALUATED, *PREDICTED])
     def test_predictions(self, ran: dict[str, Both], name: str) -> None:
         one, two = ran[name].one, ran[name].two
         assert two.result.samples == one.result.samples
@@ -218,33 +212,8 @@ class TestSameAsOne:
         assert written
 
 
-class TestWithoutTraining:
-    @pytest.mark.parametrize("strategy", [None, "fsdp"])
-    def test_scores(self, ran: dict[str, Both], strategy: str | None) -> None:
-        both = ran[f"evaluated {strategy}"]
-        assert found(both.two.result.metrics) == found(both.one.result.metrics)
-        assert "eval_loss" in found(both.one.result.metrics)
-
-    @pytest.mark.parametrize("strategy", [None, "fsdp"])
-    @pytest.mark.parametrize("name", ["evaluated", "prompts", "answers", "masks"])
-    def test_predictions(self, ran: dict[str, Both], name: str, strategy: str | None) -> None:
-        one, two = ran[f"{name} {strategy}"].one, ran[f"{name} {strategy}"].two
-        assert two.result.samples == one.result.samples
-        written = files(one.request.attempt_dir / "predictions")
-        assert files(two.request.attempt_dir / "predictions") == written
-        assert written
-
-    @pytest.mark.parametrize(
-        "name", ["evaluated None", "evaluated fsdp", "prompts None", "prompts fsdp"]
-    )
-    def test_each_process_computes_every_other_batch(self, ran: dict[str, Both], name: str) -> None:
-        one, two = ran[name].one.evaluated, ran[name].two.evaluated
-        assert two == [number for number in one if number % 2 == 0]
-        assert len(two) < len(one)
-
-
 class TestShares:
-    @pytest.mark.parametrize("name", [*TASKS, *FSDP, "uneven"])
+    @pytest.mark.parametrize("name", [*TASKS, *FSDP, "uneven", *EVALUATED, *PREDICTED[:2]])
     def test_each_process_computes_every_other_batch(self, ran: dict[str, Both], name: str) -> None:
         one, two = ran[name].one.evaluated, ran[name].two.evaluated
         assert two == [number for number in one if number % 2 == 0]

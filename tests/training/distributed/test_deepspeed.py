@@ -17,6 +17,7 @@ from service.contract.spec import JobSpec
 from tests.contract.factories import job_spec
 from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_llama
 from tests.training.pairs import (
+    CHOSEN,
     Both,
     Suite,
     adapted,
@@ -64,13 +65,7 @@ def _tiny(suite: Suite) -> None:
     suite.tiny("rolled back", max_steps=4, **again, learning_rate=1e20)
     suite.tiny("bf16", **few, bf16=True)
     suite.tiny("checkpointed", **few, gradient_checkpointing=True, label_smoothing_factor=0.1)
-    chosen: dict[str, Any] = {
-        "eval_strategy": "steps",
-        "eval_steps": 2,
-        "save_steps": 2,
-        "learning_rate": 0.0,
-    }
-    suite.tiny("best", **chosen, load_best_model_at_end=True, early_stopping_patience=2)
+    suite.tiny("best", **CHOSEN)
     kept: dict[str, Any] = {
         "gradient_accumulation_steps": 3,
         "save_steps": 1,

@@ -153,9 +153,7 @@ class TestInJobPrecision:
             policy = self.policy(device, begun)
             recorded = json.loads(json.dumps(begun.chosen))
             for other in ("cpu", "cuda"):
-                assert self.policy(other, FastPaths.of(recorded, Ranks())) == policy
-        # A release before this choice had no policy.
-        assert self.policy("cuda", FastPaths.of({}, Ranks())) is None
+                assert self.policy(other, FastPaths(chosen=recorded)) == policy
 
     def test_other_strategies(self) -> None:
         made = job_spec(training={"bf16": True})

@@ -17,8 +17,8 @@ from tests.support.models import (
     save_tiny_t5,
     save_tiny_xlnet,
 )
-from tests.tasks.stages import write_rows
 from tests.training.pairs import (
+    CHOSEN,
     EXAMPLES,
     Both,
     SameAsOne,
@@ -30,6 +30,7 @@ from tests.training.pairs import (
     assert_same_model,
     assert_written_in_the_background,
     example,
+    of_rows,
     questions,
     texts,
 )
@@ -46,15 +47,7 @@ def fsdp(**options: Any) -> dict[str, Any]:
 def _summaries(model: Path) -> Callable[[Path], dict[str, Any]]:
     data = [json.loads(line) for line in SUMMARIES.read_text().splitlines()[:12]]
     task = {"max_source_length": 48, "max_target_length": 12, "num_beams": 2}
-    return lambda home: {
-        "task": {"type": "summarization", **task},
-        "model": {"name_or_path": str(model)},
-        "dataset": {
-            "source": "path",
-            "train": write_rows(home / "train.jsonl", data),
-            "validation": write_rows(home / "validation.jsonl", data[:4]),
-        },
-    }
+    return of_rows("summarization", model, data, data[:4], **task)
 
 
 def _kto(model: Path, home: Path) -> dict[str, Any]:
@@ -83,13 +76,7 @@ def _tiny(suite: Suite) -> None:
     half = {"param_dtype": "bfloat16", "reduce_dtype": "bfloat16"}
     suite.tiny("half", **few, strategy=fsdp(mixed_precision_policy=half))
     suite.tiny("checkpointed", **few, gradient_checkpointing=True, label_smoothing_factor=0.1)
-    chosen: dict[str, Any] = {
-        "eval_strategy": "steps",
-        "eval_steps": 2,
-        "save_steps": 2,
-        "learning_rate": 0.0,
-    }
-    suite.tiny("best", **chosen, load_best_model_at_end=True, early_stopping_patience=2)
+    suite.tiny("best", **CHOSEN)
     suite.tiny("whole", gradient_accumulation_steps=3, save_steps=1, dropout=0.1, max_steps=6)
 
 

@@ -9,6 +9,7 @@ import torch
 from service.contract.events import Notice
 from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_llama, save_tiny_xlnet
 from tests.training.pairs import (
+    CHOSEN,
     Both,
     SameAsOne,
     Suite,
@@ -44,13 +45,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Both]:
     suite.tiny("bf16", bf16=True)
     suite.tiny("smoothed", label_smoothing_factor=0.1, dataloader_num_workers=1)
     suite.tiny("logged seldom", logging_steps=7, include_num_input_tokens_seen="all")
-    chosen: dict[str, Any] = {
-        "eval_strategy": "steps",
-        "eval_steps": 2,
-        "save_steps": 2,
-        "learning_rate": 0.0,
-    }
-    suite.tiny("best", **chosen, load_best_model_at_end=True, early_stopping_patience=2)
+    suite.tiny("best", **CHOSEN)
     suite.tiny("own options", strategy={"type": "ddp", "find_unused_parameters": False,
         "bucket_cap_mb": 1, "gradient_as_bucket_view": True, "broadcast_buffers": False,
         "static_graph": True, "timeout": 60})  # fmt: skip

@@ -36,5 +36,7 @@ def given(
 ) -> gpu_padding_free.ChoiceInputs:
     ranks = Ranks()
     return gpu_padding_free.ChoiceInputs(
-        (), FastPaths.of(recorded, ranks), EquivalenceChecker(tmp_path, CPU, ranks, recorder.send)
+        (),
+        FastPaths(ranks, dict(recorded or {})),
+        EquivalenceChecker(tmp_path, CPU, ranks, recorder.send),
     )

@@ -173,13 +173,5 @@ class TestAutocast:
         expected, _ = cpu_attention.attention(module, *narrow, None, dropout)
         torch.manual_seed(1)
         with torch.autocast("cpu", torch.bfloat16):
-            found, _ = cpu_attention.autocast_attention(
-                module, query, key, value.bfloat16(), None, dropout
-            )
+            found, _ = cpu_attention.attention(module, query, key, value.bfloat16(), None, dropout)
         assert torch.equal(found, expected)
-
-    def test_without_it_nothing_is_cast(self, inputs: Inputs) -> None:
-        mixed, _ = cpu_attention.autocast_attention(torch.nn.Module(), *inputs, None)
-        expected, _ = cpu_attention.attention(torch.nn.Module(), *inputs, None)
-        assert mixed.dtype is torch.float32
-        assert torch.equal(mixed, expected)

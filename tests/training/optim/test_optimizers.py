@@ -201,31 +201,12 @@ class TestEmbeddingsIn32Bits:
         for (name, one), other in zip(model.named_parameters(), copied.parameters(), strict=True):
             assert torch.equal(one, other), name
 
-    def test_a_state_of_8_bits_is_resumed_as_it_is(self) -> None:
-        """Of a checkpoint from before embeddings had 32."""
-        model, old = _stepped(_large_embedding(), _in_8_bits)
-        again = built(model, TrainingSpec(optim="adamw_8bit"))
-        again.load_state_dict(old.state_dict())
-        _step(model, again)
-        assert set(_state_dtypes(model, again).values()) == {torch.uint8, torch.float32}
-        assert _state_dtypes(model, again) == _state_dtypes(model, old)
-
 
 def _large_embedding() -> Any:
     """Of more than the 4096 numbers below which nothing is quantised."""
     transformers.set_seed(0)
     config = transformers.GPT2Config(vocab_size=200, n_positions=8, n_embd=32, n_layer=1, n_head=2)
     return transformers.GPT2LMHeadModel(config).eval()
-
-
-def _in_8_bits(model: Any) -> torch.optim.Optimizer:
-    from bitsandbytes.optim.adamw import AdamW
-    from bitsandbytes.optim.optimizer import GlobalOptimManager
-
-    GlobalOptimManager.get_instance().initialize()
-    groups = optimizers.parameter_groups(model, 0.0)
-    made: torch.optim.Optimizer = AdamW(groups, optim_bits=8)
-    return made
 
 
 def _stepped(

@@ -18,19 +18,15 @@ def driver(context: Context) -> Finding:
             version = str(pynvml.nvmlSystemGetDriverVersion())
             newest = int(pynvml.nvmlSystemGetCudaDriverVersion_v2())
     except NO_GPU as error:
-        return not_run("not run", reason=f"no NVIDIA driver is loaded here ({error})")
+        return not_run(reason=f"no NVIDIA driver is loaded here ({error})")
     except pynvml.NVMLError as error:
-        return _not_responding(error)
+        return failed(
+            "NVIDIA's driver does not respond",
+            reason=str(error),
+            remedy="Restart the machine if the driver was updated while in use. If this is a "
+            "container, start it with the GPUs (`--gpus all`, or docker-compose.gpu.yml).",
+        )
     return _compare(version, newest, context)
-
-
-def _not_responding(error: pynvml.NVMLError) -> Finding:
-    return failed(
-        "NVIDIA's driver does not respond",
-        reason=str(error),
-        remedy="Restart the machine if the driver was updated while in use. If this is a "
-        "container, start it with the GPUs (`--gpus all`, or docker-compose.gpu.yml).",
-    )
 
 
 def _compare(version: str, newest: int, context: Context) -> Finding:

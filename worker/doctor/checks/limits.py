@@ -25,7 +25,7 @@ _MIN_FILES: Final = 4096
 
 def shared_memory(_: Context, folder: Path = _SHM) -> Finding:
     if not folder.is_dir():
-        return not_run("not run", reason=f"there is no {folder} here")
+        return not_run(reason=f"there is no {folder} here")
     usage = shutil.disk_usage(folder)
     summary = f"{folder}: {usage.free / _GIB:.1f} GiB free of {usage.total / _GIB:.1f}"
     if usage.free < _MIN_SHM:
@@ -41,7 +41,9 @@ def shared_memory(_: Context, folder: Path = _SHM) -> Finding:
 
 
 def disk(_: Context) -> Finding:
-    home = _nearest_existing(Settings().home)
+    home = Settings().home
+    while not os.path.lexists(home):  # the nearest existing ancestor is on the same disk
+        home = home.parent
     usage = shutil.disk_usage(home)
     summary = f"{usage.free / _GIB:.0f} GiB free of {usage.total / _GIB:.0f} under FINETUNE_HOME"
     if usage.free < _MIN_DISK:
@@ -87,15 +89,5 @@ def open_files(_: Context) -> Finding:
             soft=soft,
             hard=hard,
         )
-    return ok(f"a process may open {_shown(soft)} files", soft=soft, hard=hard)
-
-
-def _shown(limit: int) -> str:
-    return "any number of" if limit == resource.RLIM_INFINITY else str(limit)
-
-
-def _nearest_existing(folder: Path) -> Path:
-    """The nearest existing ancestor, which is on the same disk."""
-    while not os.path.lexists(folder):
-        folder = folder.parent
-    return folder
+    shown = "any number of" if soft == resource.RLIM_INFINITY else soft
+    return ok(f"a process may open {shown} files", soft=soft, hard=hard)

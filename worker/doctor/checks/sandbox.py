@@ -14,7 +14,7 @@ _REMEDY = (
 def sandbox(_: Context) -> Finding:
     settings = Settings()
     if settings.sandbox == "off":
-        return not_run("not run", reason="FINETUNE_SANDBOX is off: stages are not confined")
+        return not_run(reason="FINETUNE_SANDBOX is off: stages are not confined")
     used, missing = layers.used(settings), layers.missing(settings)
     shown = " and ".join(used) or "nothing"
     if not missing:

@@ -31,7 +31,13 @@ def torch_build(context: Context) -> Finding:
         return ok(f"torch {view.version}, {build}: {len(view.devices)} GPU(s) can be used")
     if not context.gpus:
         return ok(f"torch {view.version}, {build}; there is no GPU here", torch_says=view.reason)
-    remedy = _INSTALL if view.cuda_build is None else _remedy(view.cuda_build)
+    remedy = _INSTALL
+    if view.cuda_build is not None:
+        remedy = (
+            f"Update NVIDIA's driver to one that CUDA {view.cuda_build} supports (see docs/gpu.md),"
+            " or restart the machine if the driver was just updated. In a container, start it with "
+            "the GPUs (`--gpus all`, or docker-compose.gpu.yml)."
+        )
     return failed(
         f"torch {view.version}, {build}, cannot use the {len(context.gpus)} GPU(s) of this machine",
         reason=view.reason,
@@ -49,11 +55,3 @@ def _has_kernels(gpu: dict[str, Any], view: TorchView) -> bool:
         if built <= (major, minor) and (kind == "compute" or built[0] == major):
             return True
     return not view.architectures
-
-
-def _remedy(build: str) -> str:
-    return (
-        f"Update NVIDIA's driver to one that CUDA {build} supports (see docs/gpu.md), or restart "
-        "the machine if the driver was just updated. In a container, start it with the GPUs "
-        "(`--gpus all`, or docker-compose.gpu.yml)."
-    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from worker.doctor.check import GPU, Context, Finding, failed, ok, warning
-from worker.doctor.jobs import Ended, Jobs, StageFailedError
+from worker.doctor.jobs import Jobs, StageFailedError
 
 Options = Mapping[str, Any]
 
@@ -114,9 +114,9 @@ def compare(context: Context, jobs: Jobs) -> Finding:
     """The pair of this check's name."""
     pair = PAIRS[context.name]
     body = jobs.body(pair.task, **pair.parameters) | _adapter(pair)
-    shared: dict[str, Any] = (
-        {"precision": "bf16"} if pair.is_packed and _has_bf16_gpu(context) else {}
-    )
+    capabilities: Any = [gpu["capability"] for gpu in context.torch.devices]
+    has_bf16 = bool(capabilities) and capabilities[0][0] >= 8  # Ampere
+    shared: dict[str, Any] = {"precision": "bf16"} if pair.is_packed and has_bf16 else {}
     tolerance = pair.tolerance * (10 if shared else 1)
     plain = jobs.train(body, **shared, **pair.plain)
     losses = {"plain": plain.losses}
@@ -137,7 +137,8 @@ def compare(context: Context, jobs: Jobs) -> Finding:
             reason = f"losses {kernel.losses}, of the plain form {plain.losses}; {dict(options)}"
             summary = f"{pair.title}: other losses than the plain form"
             return failed(summary, reason=reason, remedy=pair.remedy, losses=losses)
-        if pair.is_packed and not _was_packed(kernel):
+        was_packed = any(notice.data.get("padding_free") for notice in kernel.notices)
+        if pair.is_packed and not was_packed:
             return warning(
                 "no batch was computed without padding",
                 reason="; ".join(notice.message for notice in kernel.notices),
@@ -150,10 +151,6 @@ def _equal(found: list[float], plain: list[float], tolerance: float) -> bool:
     falls = [losses[-1] < losses[0] for losses in (found, plain)]
     pairs = zip(found, plain, strict=True)
     return falls[0] >= falls[1] and all(math.isclose(a, b, rel_tol=tolerance) for a, b in pairs)
-
-
-def _was_packed(ended: Ended) -> bool:
-    return any(notice.data.get("padding_free") for notice in ended.notices)
 
 
 def _adapter(pair: Pair, bits: int | None = None) -> dict[str, Any]:
@@ -171,9 +168,3 @@ def _ranks_of(strategy: str, context: Context) -> tuple[int, dict[str, Any]]:
     if gpus < 2:
         where = {"gpus": 0, "num_processes": processes}
     return processes, {**where, "strategy": {"type": strategy}}
-
-
-def _has_bf16_gpu(context: Context) -> bool:
-    """Whether the first GPU has compute capability 8 (Ampere) or newer."""
-    capabilities: Any = [gpu["capability"] for gpu in context.torch.devices]
-    return bool(capabilities) and capabilities[0][0] >= 8

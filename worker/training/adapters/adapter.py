@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -29,7 +29,6 @@ from service.contract.peft import (
     IA3Spec,
     LoraSpec,
     PrefixTuningSpec,
-    PromptTuningSpec,
 )
 from service.contract.spec import JobSpec
 from worker import failures
@@ -71,51 +70,30 @@ def config_of(
     spec: JobSpec, model: Any, tokenizer_dir: Path, heads: Sequence[str] = ()
 ) -> PeftConfig:
     """peft's configuration; `heads` are names of modules that are trained fully."""
+    adapter, config = spec.peft, model.config
+    assert adapter is not None, "only jobs with an adapter have a configuration of one"
     task_type = TASK_TYPES.get(spec.task.variant())
-    given: list[str] = getattr(spec.peft, "modules_to_save", None) or []
+    given: list[str] = getattr(adapter, "modules_to_save", None) or []
     whole = _whole(model, [*given, *_HEADS.get(task_type, ())], heads)
-    common = {"task_type": task_type, "modules_to_save": whole or None}
-    return _CONFIGS[type(spec.peft)](spec.peft, model, tokenizer_dir, common)
-
-
-def _lora(adapter: LoraSpec, _model: Any, _tokenizer: Path, common: dict[str, Any]) -> PeftConfig:
-    return LoraConfig(
-        **adapter.model_dump(exclude={"method", "quantization", "merge", "modules_to_save"}),
-        **common,
-    )
-
-
-def _ia3(adapter: IA3Spec, _model: Any, _tokenizer: Path, common: dict[str, Any]) -> PeftConfig:
-    return IA3Config(**adapter.model_dump(exclude={"method", "modules_to_save"}), **common)
-
-
-def _prompt_tuning(
-    adapter: PromptTuningSpec, model: Any, tokenizer: Path, common: dict[str, Any]
-) -> PeftConfig:
+    options = adapter.model_dump(exclude={"method", "quantization", "merge"})
+    options |= {"task_type": task_type, "modules_to_save": whole or None}
+    if isinstance(adapter, LoraSpec):
+        return LoraConfig(**options)
+    if isinstance(adapter, IA3Spec):
+        return IA3Config(**options)
+    options |= _shape(config)
+    if isinstance(adapter, PrefixTuningSpec):
+        stated = (getattr(config, name, None) for name in ("head_dim", "d_kv"))
+        size = next((each for each in stated if each), None)
+        count = options["num_attention_heads"]
+        width: Any = size * count if size and count else getattr(config, "hidden_size", None)
+        return PrefixTuningConfig(**options, token_dim=width)
     by_text = adapter.prompt_tuning_init == "TEXT"
     return PromptTuningConfig(
-        **adapter.model_dump(exclude={"method"}),
-        **common,
-        **_shape(model.config),
+        **options,
         # Not the hidden size, peft's default: ALBERT's and ELECTRA's embeddings are narrower.
         token_dim=model.get_input_embeddings().embedding_dim,
-        tokenizer_name_or_path=str(tokenizer) if by_text else None,
-    )
-
-
-def _prefix_tuning(
-    adapter: PrefixTuningSpec, model: Any, _tokenizer: Path, common: dict[str, Any]
-) -> PeftConfig:
-    shape = _shape(model.config)
-    stated = (getattr(model.config, name, None) for name in ("head_dim", "d_kv"))
-    size = next((each for each in stated if each), None)
-    heads = shape["num_attention_heads"]
-    width: Any = size * heads if size and heads else getattr(model.config, "hidden_size", None)
-    return PrefixTuningConfig(
-        **adapter.model_dump(exclude={"method"}),
-        **common,
-        **shape,
-        token_dim=width,
+        tokenizer_name_or_path=str(tokenizer_dir) if by_text else None,
     )
 
 
@@ -130,14 +108,6 @@ def _shape(config: Any) -> dict[str, Any]:
         "num_layers": first("num_decoder_layers", "decoder_layers", "num_hidden_layers"),
         "num_attention_heads": first("decoder_attention_heads", "num_attention_heads"),
     }
-
-
-_CONFIGS: Final[dict[type, Callable[[Any, Any, Path, dict[str, Any]], PeftConfig]]] = {
-    LoraSpec: _lora,
-    IA3Spec: _ia3,
-    PromptTuningSpec: _prompt_tuning,
-    PrefixTuningSpec: _prefix_tuning,
-}
 
 
 @contextmanager
@@ -190,7 +160,7 @@ def _new_modules(model: torch.nn.Module, new_weights: Sequence[str]) -> list[str
         owner = name.rpartition(".")[0]
         if _stands_alone(model.get_submodule(owner), parameters):
             owners[owner] = None
-        elif not _is_constant(parameters[name]):
+        elif bool((parameters[name] != parameters[name].flatten()[0]).any()):
             if not owner:
                 raise _cannot_train(name)
             owners[owner] = None
@@ -202,10 +172,6 @@ def _stands_alone(module: torch.nn.Module, parameters: dict[str, torch.nn.Parame
         return False
     own = {id(each) for each in module.parameters()}
     return sum(id(each) in own for each in parameters.values()) == len(own)
-
-
-def _is_constant(parameter: torch.Tensor) -> bool:
-    return bool((parameter == parameter.flatten()[0]).all())
 
 
 def _whole(model: torch.nn.Module, ends: Sequence[str], heads: Sequence[str]) -> list[str]:

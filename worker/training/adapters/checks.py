@@ -46,7 +46,7 @@ def check(model: Any, spec: JobSpec, *, pads_left: bool) -> list[str]:
     if isinstance(adapter, LoraSpec | IA3Spec):
         _check_names(model, adapter)
         tied = _tied(model)
-        wrapped, peft_warnings = _wrap(model, spec, random_prompt=False)
+        wrapped, peft_warnings = _wrap(model, spec)
         targeted = list(wrapped.base_model.targeted_module_names)
         if isinstance(adapter, LoraSpec):
             _check_patterns(adapter, targeted)
@@ -58,16 +58,16 @@ def check(model: Any, spec: JobSpec, *, pads_left: bool) -> list[str]:
     elif isinstance(adapter, PromptTuningSpec):
         _check_pooling(model, spec, pads_left=pads_left)
     table = model.get_input_embeddings().weight
-    wrapped, peft_warnings = _wrap(model, spec, random_prompt=True)
+    wrapped, peft_warnings = _wrap(model, spec)
     found = getattr(wrapped.word_embeddings, "weight", None)
     if isinstance(adapter, PromptTuningSpec) and found is not table:
         raise _unfit(model, "prompt-tuning", "peft does not find its word embeddings")
     return peft_warnings
 
 
-def _wrap(model: Any, spec: JobSpec, *, random_prompt: bool) -> tuple[Any, list[str]]:
+def _wrap(model: Any, spec: JobSpec) -> tuple[Any, list[str]]:
     """peft's model around `model`, and its warnings."""
-    if random_prompt and isinstance(spec.peft, PromptTuningSpec):  # without weights, no text
+    if isinstance(spec.peft, PromptTuningSpec):  # without weights, no text
         how = {"prompt_tuning_init": "RANDOM", "prompt_tuning_init_text": None}
         spec = spec.model_copy(update={"peft": spec.peft.model_copy(update=how)})
     listing = _listing(model)

@@ -21,14 +21,12 @@ def loading(spec: JobSpec, auto_model: Any, folder: Path, device: torch.device) 
     if wanted is None:
         return {}
     if importlib.util.find_spec("bitsandbytes") is None:
-        option = "peft.quantization"
-        raise invalid_option(
-            option, "needs the package bitsandbytes, which this worker does not have"
-        )
+        why = "needs the package bitsandbytes, which this worker does not have"
+        raise invalid_option("peft.quantization", why)
     if wanted.bits == 4 and device.type == "cpu":
         # bitsandbytes 0.50 repacks the weights for an evaluation; the backward pass then fails.
-        option = "peft.quantization.bits"
-        raise invalid_option(option, "is 4, which needs a GPU; use 8 to train on a CPU")
+        why = "is 4, which needs a GPU; use 8 to train on a CPU"
+        raise invalid_option("peft.quantization.bits", why)
     return {
         "quantization_config": _config(wanted, spec, _heads(auto_model, folder)),
         "device_map": {"": device},

@@ -41,26 +41,14 @@ class _Addressed:
         return [features[index] for index in indices]
 
 
-class _Batches:
-    """The batches of addresses for the loader's next pass."""
-
-    def __init__(self) -> None:
-        self.planned: list[list[Address]] = []
-
-    def __iter__(self) -> Iterator[list[Address]]:
-        return iter(self.planned)
-
-    def __len__(self) -> int:
-        return len(self.planned)
-
-
 class Loader:
     """Collated batches on the CPU. One loader serves all epochs, so that its workers persist."""
 
     def __init__(
         self, features: Features, collate: Collate, spec: TrainingSpec, *, keep_workers: bool = True
     ) -> None:
-        self._batches = _Batches()
+        self._planned: list[list[Address]] = []
+        """The batches of the loader's next pass."""
         workers: dict[str, Any] = {}
         if spec.dataloader_num_workers:
             trainer = os.getpid()
@@ -73,7 +61,7 @@ class Loader:
             }
         self._loader: DataLoader[Batch] = DataLoader(
             _Addressed(features),  # type: ignore[arg-type]  # it has a Dataset's methods
-            batch_sampler=self._batches,
+            batch_sampler=self._planned,
             collate_fn=collate,
             num_workers=spec.dataloader_num_workers or 0,
             pin_memory=spec.dataloader_pin_memory and torch.cuda.is_available(),
@@ -84,7 +72,7 @@ class Loader:
 
     def over(self, batches: Sequence[list[int]], epoch: int = 0) -> Iterator[Batch]:
         """One collated batch for each list of indices. Ends an earlier pass that is unfinished."""
-        self._batches.planned = [[(epoch, index) for index in batch] for batch in batches]
+        self._planned[:] = [[(epoch, index) for index in batch] for batch in batches]
         return iter(self._loader)
 
 

@@ -5,7 +5,7 @@ With the padding of the whole batch, several processes compute the same as one.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -44,11 +44,8 @@ class RankShares:
         own = [self._ranks.shard(batch) for batch in batches]
         # The longest example is added for its length, and for processes without an example of a
         # short last batch, because all must take part.
-        joined = [[*share, self._longest(b)] for share, b in zip(own, batches, strict=True)]
+        longest = [max(batch, key=self._lengths.__getitem__) for batch in batches]
+        joined = [[*share, one] for share, one in zip(own, longest, strict=True)]
         for share, batch in zip(own, self._loader.over(joined, epoch), strict=True):
             rows = max(len(share), 1)
             yield Share(self._cut(batch, rows), bool(share))
-
-    def _longest(self, batch: list[int]) -> int:
-        place: Any = self._lengths[batch].argmax()
-        return batch[int(place)]

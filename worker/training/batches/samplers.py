@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import datasets
 import numpy as np
 import pyarrow.compute
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
-from service.contract.training_arguments.choices import Sampling
 from worker.training import rng
 from worker.training.objective import Features, ViewOfFeatures
 from worker.training.plan import Plan
@@ -21,37 +20,22 @@ Order = Callable[[int], Sequence[int]]
 def order(features: Features, plan: Plan) -> Order:
     """The order that `train_sampling_strategy` names, over the examples of all processes."""
     spec = plan.spec
+    if spec.train_sampling_strategy == "sequential":
+        return lambda _epoch: range(len(features))
     seed = spec.seed if spec.data_seed is None else spec.data_seed
-    return STRATEGIES[spec.train_sampling_strategy](features, seed, plan)
-
-
-def _random(features: Features, seed: int, _plan: Plan) -> Order:
-    return partial(rng.shuffled, len(features), seed)
-
-
-def _sequential(features: Features, _seed: int, _plan: Plan) -> Order:
-    return lambda _epoch: range(len(features))
-
-
-def _group_by_length(features: Features, seed: int, plan: Plan) -> Order:
-    """Random, with similar lengths in each large batch; the longest example comes first."""
-    size = plan.batch_size * plan.spec.gradient_accumulation_steps
+    if spec.train_sampling_strategy == "random":
+        return partial(rng.shuffled, len(features), seed)
+    size = plan.batch_size * spec.gradient_accumulation_steps
     counted = lengths(features).tolist()
 
     def grouped(epoch: int) -> list[int]:
+        """Random, with similar lengths in each large batch; the longest example comes first."""
         indices: list[int] = get_length_grouped_indices(
             counted, size, generator=rng.generator(seed, epoch)
         )
         return indices
 
     return grouped
-
-
-STRATEGIES: Final[dict[Sampling, Callable[[Features, int, Plan], Order]]] = {
-    "random": _random,
-    "sequential": _sequential,
-    "group_by_length": _group_by_length,
-}
 
 
 def lengths(features: Features) -> "np.ndarray[Any, np.dtype[np.int64]]":

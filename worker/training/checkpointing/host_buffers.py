@@ -54,17 +54,14 @@ class _Copying:
             context = tensor.__tensor_flatten__()[1]
             size, stride = tensor.size(), tensor.stride()
             return type(tensor).__tensor_unflatten__(inner, context, size, stride)
-        made = torch.empty(0, dtype=tensor.dtype).set_(
-            self._storage(tensor), tensor.storage_offset(), tensor.size(), tensor.stride()
-        )
-        made.__dict__.update(tensor.__dict__)  # bitsandbytes marks paged tensors with attributes
-        return made
-
-    def _storage(self, tensor: torch.Tensor) -> torch.UntypedStorage:
         key = _key(tensor)
         if key not in self._storages:
             self._storages[key] = self._copied(tensor.untyped_storage())
-        return self._storages[key]
+        made = torch.empty(0, dtype=tensor.dtype).set_(
+            self._storages[key], tensor.storage_offset(), tensor.size(), tensor.stride()
+        )
+        made.__dict__.update(tensor.__dict__)  # bitsandbytes marks paged tensors with attributes
+        return made
 
     def _copied(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
         size, pinned = storage.nbytes(), _is_to_pin(storage)

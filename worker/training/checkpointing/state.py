@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 
 from service.contract.failures import FailureCode, StageError
 from worker.storage import atomic_dir
-from worker.training import fast_paths, fingerprint, rng
+from worker.training import fingerprint, rng
 from worker.training.checkpointing import weights
 from worker.training.checkpointing.host_buffers import HostBuffers
 from worker.training.distributed.ranks import Ranks
@@ -31,7 +31,6 @@ from worker.training.log_history import LogHistory
 from worker.training.optim.lr_schedulers import Schedule
 from worker.training.optim.skipped_steps import SkippedSteps
 from worker.training.plan import Plan
-from worker.training.precision import Precision
 from worker.training.progress import LossTally, TrainingProgress
 from worker.training.value_tally import ValueTally
 
@@ -123,7 +122,7 @@ def snapshot(state: State) -> Snapshot | None:
                 "base": state.base,
                 "precision": state.plan.spec.precision,
                 "machine": fingerprint.facts(state.accelerator.device),
-                fast_paths.KEY: copy.deepcopy(state.fast_paths.chosen),
+                "fast_paths": copy.deepcopy(state.fast_paths.chosen),
             },
         )
 
@@ -151,26 +150,8 @@ def write(taken: Snapshot, folder: Path) -> None:
         (partial / "progress.json").write_text(json.dumps(taken.progress, indent=1))
 
 
-def precision_of(folder: Path) -> Precision:
-    """The precision of the training that wrote `folder`. StageError(checkpoint_unreadable)."""
-    precision: Precision = _progress_of(folder)["precision"]
-    return precision
-
-
-def machine_of(folder: Path) -> fingerprint.Facts:
-    """The machine of the training that wrote `folder`. StageError(checkpoint_unreadable)."""
-    found: fingerprint.Facts = _progress_of(folder)["machine"]
-    return found
-
-
-def fast_paths_of(folder: Path) -> dict[str, Any]:
-    """The fast paths that the training which wrote `folder` had chosen.
-    StageError(checkpoint_unreadable)."""
-    chosen: dict[str, Any] = _progress_of(folder)[fast_paths.KEY]
-    return chosen
-
-
-def _progress_of(folder: Path) -> dict[str, Any]:
+def read_progress(folder: Path) -> dict[str, Any]:
+    """The `progress` of the snapshot in `folder`. StageError(checkpoint_unreadable)."""
     with _unreadable_explained(folder):
         _require_intact(folder, only="progress.json")
         saved: dict[str, Any] = json.loads((folder / "progress.json").read_bytes())

@@ -3,6 +3,7 @@
 import hashlib
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import torch
@@ -22,18 +23,9 @@ def save(held: dict[str, torch.Tensor], file: Path, *, trained_only: bool) -> No
     if trained_only:
         save_file({name: each.contiguous() for name, each in held.items()}, file)
     else:
-        model: Any = _Holder(held)
+        # The part of a model that safetensors uses: it finds tied weights in its state.
+        model: Any = SimpleNamespace(state_dict=lambda: dict(held))
         save_model(model, str(file))
-
-
-class _Holder:
-    """The part of a model that safetensors uses: it finds tied weights in its state."""
-
-    def __init__(self, held: dict[str, torch.Tensor]) -> None:
-        self._held = held
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        return dict(self._held)
 
 
 def load(model: torch.nn.Module, file: Path, *, trained_only: bool) -> None:

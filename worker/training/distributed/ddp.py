@@ -9,16 +9,12 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
 
-from service.contract.events import Notice
 from service.contract.spec import JobSpec
 from worker.training.distributed.ranks import Ranks
-from worker.training.distributed.strategy import BuildOptimizer, Load, finite
+from worker.training.distributed.strategy import BuildOptimizer, Load, Strategy
 
 
-class DDPStrategy:
-    """Implements `Strategy`."""
-
-    forward_is_collective = False
+class DDPStrategy(Strategy):
     states_are_copies = False
 
     def __init__(
@@ -35,7 +31,7 @@ class DDPStrategy:
 
     @staticmethod
     def accelerator_arguments(spec: JobSpec) -> dict[str, Any]:
-        """Arguments of `Accelerator`; none for a single process."""
+        """None for a single process."""
         if spec.resources.processes == 1:
             return {}
         options = spec.resources.chosen_strategy.model_dump(exclude={"type"})
@@ -50,9 +46,6 @@ class DDPStrategy:
     def bare_model(self) -> Any:
         return self._accelerator.unwrap_model(self.model, keep_torch_compile=False)
 
-    def notices(self) -> list[Notice]:
-        return []
-
     def accumulate(self, *, last: bool) -> AbstractContextManager[None]:
         context: AbstractContextManager[None] = self._accelerator.no_sync(self.model)
         return nullcontext() if last else context
@@ -66,9 +59,6 @@ class DDPStrategy:
         self.optimizer.zero_grad()
         return norm
 
-    def has_finite_weights(self) -> bool:
-        return finite([value for value in self.model.parameters() if value.requires_grad])
-
     @contextmanager
     def full_model(self) -> Iterator[Any]:
         yield self.bare_model if self._ranks.is_main_process else None
@@ -81,15 +71,12 @@ class DDPStrategy:
         return state
 
     def load_optimizer_state(self, state: dict[str, Any]) -> None:
-        self.optimizer.load_state_dict(state)
-        self._undo_casts(state)
-
-    def _undo_casts(self, saved: dict[str, Any]) -> None:
-        """torch casts a loaded state to the dtype of its parameter: Adafactor's float32 statistics
-        of bfloat16 weights would lose digits."""
         optimizer = self.optimizer
+        optimizer.load_state_dict(state)
+        # torch casts a loaded state to the dtype of its parameter: Adafactor's float32 statistics
+        # of bfloat16 weights would lose digits.
         parameters = [value for group in optimizer.param_groups for value in group["params"]]
-        for index, values in saved["state"].items():
+        for index, values in state["state"].items():
             current = optimizer.state[parameters[index]]
             for name, value in values.items():
                 if isinstance(value, torch.Tensor) and current[name].dtype != value.dtype:

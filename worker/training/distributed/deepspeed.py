@@ -25,19 +25,13 @@ from service.contract.spec import JobSpec
 from worker.failures import invalid_option
 from worker.training.distributed import full_copies
 from worker.training.distributed.ranks import Ranks
-from worker.training.distributed.strategy import BuildOptimizer, Load, finite
+from worker.training.distributed.strategy import BuildOptimizer, Load, Strategy
 
 
-class DeepSpeedStrategy:
-    """Implements `Strategy`.
-
-    A weight that no process has used in a step gets a gradient of zeros, as with `fsdp`. All
+class DeepSpeedStrategy(Strategy):
+    """A weight that no process has used in a step gets a gradient of zeros, as with `fsdp`. All
     processes must use the same weights in a step: DeepSpeed reduces gradients in the order in which
-    they are computed.
-    """
-
-    forward_is_collective = False
-    states_are_copies = True
+    they are computed."""
 
     def __init__(
         self,
@@ -63,7 +57,6 @@ class DeepSpeedStrategy:
 
     @staticmethod
     def accelerator_arguments(spec: JobSpec) -> dict[str, Any]:
-        """Arguments of `Accelerator`. StageError(invalid_option) if the package is missing."""
         if importlib.util.find_spec("deepspeed") is None:
             raise invalid_option(
                 "resources.strategy",
@@ -72,10 +65,6 @@ class DeepSpeedStrategy:
             )
         waiting = timedelta(seconds=_options(spec).timeout)
         return {"kwargs_handlers": [InitProcessGroupKwargs(timeout=waiting)]}
-
-    @property
-    def bare_model(self) -> Any:
-        return self.model
 
     @property
     def _zero(self) -> Any:
@@ -117,9 +106,6 @@ class DeepSpeedStrategy:
         norm = torch.inf if self._zero.overflow else self._zero._global_grad_norm
         return torch.as_tensor(norm, dtype=torch.float32).to(self._device)
 
-    def has_finite_weights(self) -> bool:
-        return finite([value for value in self.model.parameters() if value.requires_grad])
-
     @contextmanager
     def full_model(self) -> Iterator[Any]:
         """A copy in the first process's memory: the weights are views of one flat tensor."""
@@ -158,22 +144,24 @@ class DeepSpeedStrategy:
             if parameters:
                 options, part = _without_params(next(live)), next(parts)
                 for number, parameter in enumerate(parameters, start=index):
-                    values = self._state_of(parameter, part)
+                    values = {
+                        name: self._gathered(parameter, value, part)
+                        for name, value in sorted(self.optimizer.state[part].items())
+                    }
                     if values:
                         state[number] = values
             groups.append({**options, "params": list(range(index, index + len(parameters)))})
             index += len(parameters)
         return {"state": state, "param_groups": groups} if self._ranks.is_main_process else {}
 
-    def _state_of(self, parameter: Any, part: torch.Tensor) -> dict[str, Any]:
-        return {
-            name: self._gathered(parameter, value) if _is_flat(value, part) else _copied(value)
-            for name, value in sorted(self.optimizer.state[part].items())
-        }
-
-    def _gathered(self, parameter: Any, flat: torch.Tensor) -> torch.Tensor:
-        whole = torch.zeros(parameter.numel(), dtype=flat.dtype)
-        _own_part(parameter, whole, flat, lambda own, held: own.copy_(held))
+    def _gathered(self, parameter: Any, value: Any, part: torch.Tensor) -> Any:
+        """The whole of a value of the optimizer's state, of which this process has its part."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        if value.shape != part.shape:
+            return value.clone()
+        whole = torch.zeros(parameter.numel(), dtype=value.dtype)
+        _own_part(parameter, whole, value, lambda own, held: own.copy_(held))
         # Exactly one process holds each number; summing integers keeps its bits unchanged.
         torch.distributed.all_reduce(whole.view(torch.int32), group=self._ranks.group)
         return whole.view(parameter.shape)
@@ -264,14 +252,6 @@ def _flattened(
                 whole = state[name].reshape(-1).to(part.device)
                 _own_part(parameter, whole, values[name], lambda own, held: held.copy_(own))
     return values
-
-
-def _is_flat(value: Any, part: torch.Tensor) -> bool:
-    return isinstance(value, torch.Tensor) and value.shape == part.shape
-
-
-def _copied(value: Any) -> Any:
-    return value.clone() if isinstance(value, torch.Tensor) else value
 
 
 def _without_params(group: dict[str, Any]) -> dict[str, Any]:

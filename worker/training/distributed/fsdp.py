@@ -30,21 +30,17 @@ from service.contract.spec import JobSpec
 from worker.training.distributed import fsdp_wrapping, full_copies
 from worker.training.distributed.ranks import Ranks
 from worker.training.distributed.shared_weights import read_once
-from worker.training.distributed.strategy import BuildOptimizer, Load, finite
+from worker.training.distributed.strategy import BuildOptimizer, Load, Strategy, finite
 from worker.training.fast_paths import FastPaths
 
 _IN_HALVES: Final = {"param_dtype": "bfloat16", "reduce_dtype": "float32"}
 
 
-class FSDPStrategy:
-    """Implements `Strategy`.
-
-    A weight that no process has used in a step gets a gradient of zeros, because all processes must
-    reduce the same gradients. Weight decay then applies to it, unlike in a single process.
-    """
+class FSDPStrategy(Strategy):
+    """A weight that no process has used in a step gets a gradient of zeros, because all processes
+    must reduce the same gradients. Weight decay then applies to it, unlike in a single process."""
 
     forward_is_collective = True
-    states_are_copies = True
 
     def __init__(
         self,
@@ -70,7 +66,6 @@ class FSDPStrategy:
 
     @staticmethod
     def accelerator_arguments(spec: JobSpec) -> dict[str, Any]:
-        """Arguments of `Accelerator`."""
         options = _options(spec)
         # Gradients of weights that are offloaded to the CPU are reduced there.
         backend = "cpu:gloo,cuda:nccl" if options.cpu_offload else None
@@ -106,10 +101,6 @@ class FSDPStrategy:
             together = self._ranks.world_size > 1
             self.model.generate = partial(self.model.generate, synced_gpus=together)
         return len(blocks) + 1
-
-    @property
-    def bare_model(self) -> Any:
-        return self.model
 
     def notices(self) -> list[Notice]:
         own = sum(_local(value).nbytes for value in self._parameters().values())

@@ -61,8 +61,11 @@ def read_once(read: Callable[[], T], ranks: Ranks) -> T:
 def _give(value: T, ranks: Ranks) -> T:
     descriptor = None
     try:
-        pickled, parameters = _pickled(value)
-        descriptor = _moved(parameters)
+        buffer = io.BytesIO()
+        pickler = _Pickler(buffer, pickle.HIGHEST_PROTOCOL)
+        pickler.dump(value)
+        descriptor = _moved(list(pickler.found.values()))
+        pickled = buffer.getvalue()
         ranks.broadcast(_Shared(os.getpid(), descriptor, pickled, torch.get_rng_state()))
     except _UNSHARED as error:
         log.warning("shared_weights.not_shared error=%s", error)
@@ -96,14 +99,6 @@ def _opened(shared: _Shared) -> mmap.mmap | None:
         os.close(descriptor)  # the mapping stays
 
 
-def _pickled(value: Any) -> tuple[bytes, list[tuple[torch.nn.Parameter, _Place]]]:
-    """`value` without its parameters, and the parameters with their places."""
-    buffer = io.BytesIO()
-    pickler = _Pickler(buffer, pickle.HIGHEST_PROTOCOL)
-    pickler.dump(value)
-    return buffer.getvalue(), list(pickler.found.values())
-
-
 def _moved(parameters: list[tuple[torch.nn.Parameter, _Place]]) -> int:
     """Move the parameters to memory that others can open by the returned descriptor; one by one, so
     that only one exists twice at a time. It is not limited by the size of /dev/shm."""
@@ -124,6 +119,8 @@ def _private(descriptor: int) -> mmap.mmap:
 
 
 class _Pickler(pickle.Pickler):
+    """Pickles a value without its parameters, which it finds places for."""
+
     def __init__(self, file: io.BytesIO, protocol: int) -> None:
         super().__init__(file, protocol)
         self.found: dict[int, tuple[torch.nn.Parameter, _Place]] = {}

@@ -68,7 +68,10 @@ def choose_chunk_rows(
         return None
 
     def measure() -> int | None:
-        return chunk_rows_for(linear.out_features, _free_bytes(device))
+        free, _total = torch.cuda.mem_get_info(device)
+        # And what torch has reserved, but does not use.
+        free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return chunk_rows_for(linear.out_features, free)
 
     return paths.choose("rows_of_loss", measure)
 
@@ -78,12 +81,6 @@ def chunk_rows_for(vocabulary: int, free: int) -> int:
     `free`: bytes of the GPU's memory that are not in use."""
     fitting = min(_GPU_BYTES, free // _GPU_SHARE) // _LOGIT_BYTES // vocabulary
     return max(_MIN_ROWS, 1 << fitting.bit_length() >> 1)
-
-
-def _free_bytes(device: torch.device) -> int:
-    """Free bytes of a GPU: those of the driver, and those that torch has reserved but not used."""
-    free, _total = torch.cuda.mem_get_info(device)
-    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 PerToken = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, ...]]

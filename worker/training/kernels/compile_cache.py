@@ -71,7 +71,9 @@ def shared(request: StageRequest, rank: int, *, may_compile: bool) -> Iterator[N
     root, key = request.project_cache / prepared_data.COMPILED, _key(request)
     shutil.rmtree(own, ignore_errors=True)
     with prepared_data.locked(root, key):
-        known = _fetch(root / key, own)
+        if atomic_dir.verify(root / key):
+            shutil.copytree(root / key, own, ignore=shutil.ignore_patterns(atomic_dir.MANIFEST))
+    known = _files(own)
     yield
     if rank == 0 and _files(own) - known:
         try:
@@ -79,13 +81,6 @@ def shared(request: StageRequest, rank: int, *, may_compile: bool) -> Iterator[N
                 shutil.copytree(own, partial, dirs_exist_ok=True)
         except OSError as error:  # a full disk must not fail a training that has succeeded
             sys.stderr.write(f"Cannot save the compiled code for later jobs: {error}\n")
-
-
-def _fetch(entry: Path, own: Path) -> frozenset[str]:
-    """Copy `entry` if it is complete; returns the names of the files that `own` then holds."""
-    if atomic_dir.verify(entry):
-        shutil.copytree(entry, own, ignore=shutil.ignore_patterns(atomic_dir.MANIFEST))
-    return _files(own)
 
 
 def _files(folder: Path) -> frozenset[str]:

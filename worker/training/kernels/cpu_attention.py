@@ -50,27 +50,8 @@ takes no part in attention."""
 
 def register() -> None:
     """Make the attention known to transformers under its name."""
-    AttentionInterface.register(NAME, autocast_attention)
+    AttentionInterface.register(NAME, attention)
     AttentionMaskInterface.register(NAME, _mask)
-
-
-def autocast_attention(
-    module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    *arguments: Any,
-    **options: Any,
-) -> tuple[torch.Tensor, None]:
-    """`attention` in the dtype that autocast gives products, if it is on.
-
-    Rotary positions turn queries and keys into float32 if the weights are: the choice between the
-    kernels would then take them for float32 products, and the values would have another dtype.
-    """
-    if torch.is_autocast_enabled("cpu"):
-        dtype = torch.get_autocast_dtype("cpu")
-        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
-    return attention(module, query, key, value, *arguments, **options)
 
 
 def attention(
@@ -90,6 +71,11 @@ def attention(
     `sequences` comes from `worker.training.kernels.padding_free`; `batch` is then 1, and no token
     attends to another sequence. ValueError if the scores depend on more than this attention knows.
     """
+    # Rotary positions turn queries and keys into float32 if the weights are: the choice between the
+    # kernels would then take them for float32 products, and the values would have another dtype.
+    if torch.is_autocast_enabled("cpu"):
+        dtype = torch.get_autocast_dtype("cpu")
+        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     if equivalence_probe.is_probing():
         require_known(others)
     if sequences is not None:

@@ -27,7 +27,7 @@ from worker.training.kernels import (
     varlen_attention,
 )
 from worker.training.kernels.equivalence_check import EquivalenceChecker, Numbers, Verdict, compare
-from worker.training.kernels.padding_free import PaddingFreeHooks
+from worker.training.kernels.padding_free import HookPlace, PaddingFreeHooks
 from worker.training.kernels.varlen_attention import Kernel
 from worker.training.objective import Batch, Features
 
@@ -42,14 +42,6 @@ _INSTEAD: Final = (
     "doctor` checks the machine"
 )
 _OTHER_KERNEL: Final = "The kernel `efficient` is tried instead"
-
-
-@dataclass(frozen=True)
-class HookPlace:
-    """Where the hooks go in a model, and the model's first position."""
-
-    is_body: bool
-    first: int
 
 
 @dataclass(frozen=True)
@@ -71,7 +63,8 @@ def install(model: Any, spec: JobSpec, device: torch.device, given: ChoiceInputs
     did so, or if a kernel gives the same numbers. Returns None, or why batches stay padded."""
     if not any(padding_free.hook_places(model)):
         return "cannot be used with this model, which takes no `position_ids`"
-    dtype = compute_dtype(model, spec)
+    halves = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    dtype = halves.get(spec.training.precision, model.dtype)
     paths = given.fast_paths
     measure = partial(_measured, model, spec, dtype, device, given)
     began = PATH in paths.chosen
@@ -92,15 +85,8 @@ def install(model: Any, spec: JobSpec, device: torch.device, given: ChoiceInputs
         return f"was computed with {why}"
     varlen_attention.register()
     model.set_attn_implementation(varlen_attention.NAME)
-    _install_hooks(model, HookPlace(chosen["is_body"], chosen["first"]), chosen["kernel"])
+    PaddingFreeHooks(model, HookPlace(chosen["is_body"], chosen["first"]), chosen["kernel"])
     return None
-
-
-def compute_dtype(model: Any, spec: JobSpec) -> torch.dtype:
-    """The dtype that the model computes in."""
-    names = {"bf16": torch.bfloat16, "fp16": torch.float16}
-    dtype: torch.dtype = names.get(spec.training.precision, model.dtype)
-    return dtype
 
 
 def attention_dropout(config: Any) -> float:
@@ -112,11 +98,6 @@ def attention_dropout(config: Any) -> float:
         if "att" in name and "drop" in name and isinstance(value, int | float)
     )
     return float(max(found, default=0.0))
-
-
-def _install_hooks(model: Any, place: HookPlace, kernel: Kernel) -> PaddingFreeHooks:
-    part = model.base_model if place.is_body else model
-    return PaddingFreeHooks(part, place.first, is_body=place.is_body, kernel=kernel)
 
 
 def _measured(
@@ -193,7 +174,7 @@ class Trial:
     def _packed(self, place: HookPlace, kernel: Kernel) -> Iterator[PaddingFreeHooks]:
         before = self._model.config._attn_implementation
         self._model.set_attn_implementation(varlen_attention.NAME)
-        hooks = _install_hooks(self._model, place, kernel)
+        hooks = PaddingFreeHooks(self._model, place, kernel)
         try:
             yield hooks
         finally:
@@ -207,8 +188,10 @@ class Trial:
         cannot be mistaken for rounding."""
         expected = [self._outputs(batch) for batch in self._batches]
         why = "sequences would attend to each other, or get other positions"
-        for part, first in padding_free.hook_places(self._model):
-            place = HookPlace(part is not self._model, first)
+        # TF32 rounds a thousand times more coarsely.
+        rounds = torch.backends.cuda.matmul.fp32_precision == "tf32"
+        rtol = (100 if rounds else 1) * equivalence_probe.RTOL
+        for place in padding_free.hook_places(self._model):
             try:
                 with self._packed(place, "efficient"):
                     found = [self._outputs(batch) for batch in self._batches]
@@ -216,7 +199,7 @@ class Trial:
                 why = f"{type(error).__name__}: {error}"
                 continue
             if all(
-                padding_free.are_close(*each, rtol=_rtol())
+                padding_free.are_close(*each, rtol=rtol)
                 for each in zip(found, expected, strict=True)
             ):
                 return place
@@ -240,12 +223,6 @@ class Trial:
             outputs += [value.detach() for value in found]
         weights = self._model.parameters()
         return Numbers(outputs, [w.grad.float() for w in weights if w.grad is not None])
-
-
-def _rtol() -> float:
-    """TF32 rounds a thousand times more coarsely."""
-    exact = torch.backends.cuda.matmul.fp32_precision != "tf32"
-    return equivalence_probe.RTOL if exact else 100 * equivalence_probe.RTOL
 
 
 def require_dropout(

@@ -116,18 +116,24 @@ class _KnownBatch(NamedTuple):
     sequences: varlen_attention.Sequences | None
 
 
+@dataclass(frozen=True)
+class HookPlace:
+    """Where the hooks go in a model, and the model's first position."""
+
+    is_body: bool
+    first: int
+
+
 class PaddingFreeHooks:
-    """Hooks on a model, or on its body. `first` is the model's first position.
+    """Hooks on a model, or on its body.
 
     With a `kernel`, only batches that were passed to `read_batch` are packed, so that nothing is
     read from the device, and `worker.training.kernels.varlen_attention` separates the sequences.
     """
 
-    def __init__(
-        self, model: torch.nn.Module, first: int, *, is_body: bool, kernel: Kernel | None = None
-    ) -> None:
-        self.first = first
-        self.is_body = is_body
+    def __init__(self, model: Any, place: HookPlace, kernel: Kernel | None = None) -> None:
+        model = model.base_model if place.is_body else model
+        self._place = place
         # Its statistics would count the filler.
         self._filled = not getattr(model.config, "output_router_logits", False)
         self._kernel = kernel
@@ -163,7 +169,7 @@ class PaddingFreeHooks:
         return _KnownBatch(mask, None if bool(mask.all()) else self._layout_of(mask), None)
 
     def _layout_of(self, mask: torch.Tensor) -> _Layout:
-        return _Layout.of(mask, self.first, filled=self._filled)
+        return _Layout.of(mask, self._place.first, filled=self._filled)
 
     def _pack(
         self, _model: torch.nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]
@@ -208,10 +214,10 @@ class PaddingFreeHooks:
             if isinstance(value, torch.Tensor) and value.shape[:2] == (1, layout.width):
                 # Padding gets the lowest logit, so that a softmax over positions ignores it. The
                 # body's output goes into a head, whose result must stay finite.
-                fill = 0.0 if self.is_body else torch.finfo(value.dtype).min
+                fill = 0.0 if self._place.is_body else torch.finfo(value.dtype).min
                 output[name] = layout.unpacked(value, fill)
         pooler: Any = getattr(model, "pooler", None)
-        if self.is_body and pooler is not None:
+        if self._place.is_body and pooler is not None:
             output["pooler_output"] = pooler(output[0])  # of each sequence's first token
         return output
 
@@ -239,8 +245,8 @@ class _Fit(NamedTuple):
 
     ours: bool
     """Our attention, on padded batches."""
-    place: tuple[bool, int] | None
-    """Where hooks compute the same on packed rows: whether on the body, and the first position."""
+    place: HookPlace | None
+    """Where hooks compute the same on packed rows."""
 
     def common(self, other: "_Fit") -> "_Fit":
         return _Fit(self.ours and other.ours, self.place if self.place == other.place else None)
@@ -268,10 +274,7 @@ def install(model: Any) -> PaddingFreeHooks | None:
         fit = fit.common(small) if exact else small
     if fit.ours:
         model.set_attn_implementation(cpu_attention.NAME)
-    if fit.place is None:
-        return None
-    is_body, first = fit.place
-    return PaddingFreeHooks(model.base_model if is_body else model, first, is_body=is_body)
+    return None if fit.place is None else PaddingFreeHooks(model, fit.place)
 
 
 def _try(model: Any) -> _Fit:
@@ -293,29 +296,24 @@ def _try(model: Any) -> _Fit:
 
 def _place(
     model: Any, batch: dict[str, torch.Tensor], expected: list[torch.Tensor]
-) -> tuple[bool, int] | None:
-    for part, first in hook_places(model):
-        is_body = part is not model
-        hooks = PaddingFreeHooks(part, first, is_body=is_body)
+) -> HookPlace | None:
+    for place in hook_places(model):
+        hooks = PaddingFreeHooks(model, place)
         agrees = _agrees(model, batch, expected) and hooks.used
         hooks.remove()
         if agrees:
-            return is_body, first
+            return place
     return None
 
 
-def hook_places(model: Any) -> Iterator[tuple[Any, int]]:
-    """Modules that the hooks may go on, each with the first position there."""
+def hook_places(model: Any) -> Iterator[HookPlace]:
+    """Where the hooks may go."""
+    pad = getattr(model.config, "pad_token_id", None)
     for part in (model, model.base_model):
         if "position_ids" in inspect.signature(part.forward).parameters:
-            for first in _first_positions(model):
-                yield part, first
-
-
-def _first_positions(model: Any) -> tuple[int, ...]:
-    """RoBERTa's positions start after its padding id; most models start with 0."""
-    pad = getattr(model.config, "pad_token_id", None)
-    return (0,) if pad is None else (0, pad + 1)
+            # RoBERTa's positions start after its padding id; most models start with 0.
+            for first in (0,) if pad is None else (0, pad + 1):
+                yield HookPlace(part is not model, first)
 
 
 def _agrees(model: Any, batch: dict[str, torch.Tensor], expected: list[torch.Tensor]) -> bool:

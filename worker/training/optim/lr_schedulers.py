@@ -1,10 +1,10 @@
 """Learning rate schedules: those that follow the steps, and those that follow a metric."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch.optim.lr_scheduler import LRScheduler
 from transformers import get_scheduler
 
 from service.contract.failures import FailureCode, StageError
@@ -13,39 +13,49 @@ from worker.training.plan import Plan
 from worker.training.progress import BestMetric
 
 
-class Schedule(Protocol):
+class Schedule(ABC):
     """One interface for both kinds; each ignores the calls that do not apply to it."""
 
-    def after_step(self, was_skipped: Callable[[], bool] | None = None) -> None:
+    def __init__(self, scheduler: Any, optimizer: Any) -> None:
+        self._scheduler = scheduler
+        self._optimizer = optimizer
+
+    def after_step(self, was_skipped: Callable[[], bool] | None = None) -> None:  # noqa: B027
         """Call after each optimizer step. If loss scaling skipped the step, the schedule does not
         move, as in Trainer; `was_skipped` tells, and is called as late as possible."""
 
-    def settle(self) -> None:
+    def settle(self) -> None:  # noqa: B027
         """Call `was_skipped` of the last step, so that the optimizer has the learning rates of the
         next step."""
 
-    def after_evaluation(self, metric: float) -> None:
+    def after_evaluation(self, metric: float) -> None:  # noqa: B027
         """The value of `metric_for_best_model` is known."""
 
+    @abstractmethod
     def learning_rate(self) -> float:
         """The first group's learning rate for the next optimizer step. Settles."""
 
     def scale(self, factor: float) -> None:
         """Multiply all learning rates from the next optimizer step on."""
+        for group in self._optimizer.param_groups:
+            for name in {"lr", "initial_lr"} & group.keys():
+                group[name] *= factor
 
-    def follow_plan(self) -> None:
+    def follow_plan(self) -> None:  # noqa: B027
         """Use this schedule's learning rate for the next optimizer step, after the state of another
         schedule, perhaps a shorter one, was loaded."""
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> dict[str, Any]:
+        self.settle()
+        state: dict[str, Any] = self._scheduler.state_dict()
+        return state
 
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._scheduler.load_state_dict(state)
 
 
-class _ByStep:
-    def __init__(self, scheduler: LRScheduler) -> None:
-        self._scheduler = scheduler
-        self._was_skipped: Callable[[], bool] | None = None
+class _ByStep(Schedule):
+    _was_skipped: Callable[[], bool] | None = None
 
     def after_step(self, was_skipped: Callable[[], bool] | None = None) -> None:
         if was_skipped is None:
@@ -57,22 +67,19 @@ class _ByStep:
         if was_skipped is not None and not was_skipped():
             self._scheduler.step()
 
-    def after_evaluation(self, metric: float) -> None:
-        pass
-
     def learning_rate(self) -> float:
         self.settle()
         return float(self._scheduler.get_last_lr()[0])
 
     def scale(self, factor: float) -> None:
         self.settle()
+        super().scale(factor)
         scheduler = self._scheduler
-        _scale(scheduler.optimizer, factor)
         scheduler.base_lrs = [rate * factor for rate in scheduler.base_lrs]
         scheduler._last_lr = [rate * factor for rate in scheduler.get_last_lr()]
 
     def follow_plan(self) -> None:
-        scheduler: Any = self._scheduler
+        scheduler = self._scheduler
         factors = [factor(scheduler.last_epoch) for factor in scheduler.lr_lambdas]
         rates = [base * factor for base, factor in zip(scheduler.base_lrs, factors, strict=True)]
         for group, rate in zip(scheduler.optimizer.param_groups, rates, strict=True):
@@ -82,50 +89,17 @@ class _ByStep:
                 group["lr"] = rate
         scheduler._last_lr = rates
 
-    def state_dict(self) -> dict[str, Any]:
-        self.settle()
-        return self._scheduler.state_dict()
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._was_skipped = None
-        self._scheduler.load_state_dict(state)
+        super().load_state_dict(state)
 
 
-class _ByMetric:
-    def __init__(self, scheduler: Any, optimizer: Any) -> None:
-        self._scheduler = scheduler
-        self._optimizer = optimizer
-
-    def after_step(self, was_skipped: Callable[[], bool] | None = None) -> None:
-        pass
-
-    def settle(self) -> None:
-        pass
-
+class _ByMetric(Schedule):
     def after_evaluation(self, metric: float) -> None:
         self._scheduler.step(metric)
 
     def learning_rate(self) -> float:
         return float(self._optimizer.param_groups[0]["lr"])
-
-    def scale(self, factor: float) -> None:
-        _scale(self._optimizer, factor)
-
-    def follow_plan(self) -> None:
-        pass  # a metric's schedule has no plan
-
-    def state_dict(self) -> dict[str, Any]:
-        state: dict[str, Any] = self._scheduler.state_dict()
-        return state
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._scheduler.load_state_dict(state)
-
-
-def _scale(optimizer: Any, factor: float) -> None:
-    for group in optimizer.param_groups:
-        for name in {"lr", "initial_lr"} & group.keys():
-            group[name] *= factor
 
 
 def build(optimizer: Any, plan: Plan) -> Schedule:
@@ -147,6 +121,5 @@ def build(optimizer: Any, plan: Plan) -> Schedule:
         raise StageError(
             FailureCode.INVALID_OPTION, f"`{option}`: {error}", option=option
         ) from error
-    if spec.lr_scheduler_type in BY_METRIC:
-        return _ByMetric(scheduler, optimizer)
-    return _ByStep(scheduler)
+    kind = _ByMetric if spec.lr_scheduler_type in BY_METRIC else _ByStep
+    return kind(scheduler, optimizer)

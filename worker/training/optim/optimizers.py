@@ -107,22 +107,15 @@ def _adafactor(request: Request) -> torch.optim.Optimizer:
     )
 
 
-def _sgd(request: Request) -> torch.optim.Optimizer:
-    arguments = request.floats("momentum", "dampening", "weight_decay")
-    return torch.optim.SGD(
-        request.groups, lr=request.spec.learning_rate, **arguments, **request.flags("nesterov")
-    )
-
-
-def _adagrad(request: Request) -> torch.optim.Optimizer:
-    arguments = request.floats("lr_decay", "weight_decay", "eps")
-    return torch.optim.Adagrad(request.groups, lr=request.spec.learning_rate, **arguments)
-
-
-def _rmsprop(request: Request) -> torch.optim.Optimizer:
-    arguments = request.floats("momentum", "alpha", "eps", "weight_decay")
-    return torch.optim.RMSprop(
-        request.groups, lr=request.spec.learning_rate, **arguments, **request.flags("centered")
+def _torch(
+    kind: Callable[..., torch.optim.Optimizer], *floats: str, flags: tuple[str, ...] = ()
+) -> Builder:
+    """`floats` and `flags`: the arguments that `optim_args` may give."""
+    return lambda request: kind(
+        request.groups,
+        lr=request.spec.learning_rate,
+        **request.floats(*floats),
+        **request.flags(*flags),
     )
 
 
@@ -189,10 +182,6 @@ def _ademamix_arguments(request: Request) -> dict[str, Any]:
     return {"betas": betas, **arguments, **request.ints("t_alpha", "t_beta3")}
 
 
-def _rmsprop_arguments(request: Request) -> dict[str, Any]:
-    return {**request.floats("alpha", "eps", "momentum"), **request.flags("centered")}
-
-
 def _package(module: str, request: Request) -> Any:
     name = module.partition(".")[0]
     if importlib.util.find_spec(name) is None:
@@ -207,7 +196,10 @@ def _package(module: str, request: Request) -> Any:
 _BNB_ADAMW: Final = _bitsandbytes("AdamW", lambda request: request.adam)
 _BNB_LION: Final = _bitsandbytes("Lion", lambda request: request.betas)
 _BNB_ADEMAMIX: Final = _bitsandbytes("AdEMAMix", _ademamix_arguments)
-_BNB_RMSPROP: Final = _bitsandbytes("RMSprop", _rmsprop_arguments)
+_BNB_RMSPROP: Final = _bitsandbytes(
+    "RMSprop",
+    lambda request: request.floats("alpha", "eps", "momentum") | request.flags("centered"),
+)
 
 REGISTRY: Final[dict[str, Builder]] = {
     "adamw_torch": _adamw,
@@ -215,9 +207,11 @@ REGISTRY: Final[dict[str, Builder]] = {
     "adamw_torch_4bit": _torchao("AdamW4bit"),
     "adamw_torch_8bit": _torchao("AdamW8bit"),
     "adafactor": _adafactor,
-    "sgd": _sgd,
-    "adagrad": _adagrad,
-    "rmsprop": _rmsprop,
+    "sgd": _torch(torch.optim.SGD, "momentum", "dampening", "weight_decay", flags=("nesterov",)),
+    "adagrad": _torch(torch.optim.Adagrad, "lr_decay", "weight_decay", "eps"),
+    "rmsprop": _torch(
+        torch.optim.RMSprop, "momentum", "alpha", "eps", "weight_decay", flags=("centered",)
+    ),
     "adamw_bnb_8bit": _BNB_ADAMW,
     "adamw_8bit": _BNB_ADAMW,
     "paged_adamw_32bit": _BNB_ADAMW,
