@@ -4,8 +4,6 @@ What the reconciler reads and writes of trials is in `search_trials`.
 """
 
 import math
-import secrets
-import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +19,7 @@ from service.errors import (
     TooManySearchesError,
 )
 from service.store import jobs, projects, quotas
+from service.store.base import new_id
 from service.store.database import db_now
 from service.store.models import JobRow, SearchReportRow, SearchRow, SearchTrialRow
 from service.store.scope import Scope
@@ -30,7 +29,6 @@ MOST_UNFINISHED = 100
 """Of a project: each search that has not ended is work for the reconciler."""
 MOST_REPORTS = 100
 """Of a trial on a page; without rungs a trial reports each evaluation, perhaps thousands."""
-_PREFIX = "search-"
 
 
 class SearchFilter(NamedTuple):
@@ -49,10 +47,6 @@ class TrialAndJob(NamedTuple):
     last_metrics: dict[str, Any] | None
 
 
-def new_id() -> str:
-    return f"{_PREFIX}{time.time_ns():016x}{secrets.token_hex(8)}"
-
-
 def insert(
     session: Session,
     project_id: str,
@@ -65,7 +59,7 @@ def insert(
     require_room(session, project_id)
     now = db_now()
     row = SearchRow(
-        id=new_id(),
+        id=new_id("search"),
         project_id=project_id,
         name=spec.name,
         task=spec.job.task.type,

@@ -1,7 +1,6 @@
 """A project's endpoints, as users see and change them."""
 
 import secrets
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ from service.errors import (
     WebhookNotFoundError,
 )
 from service.store import projects, queries, quotas, webhook_outbox
+from service.store.base import new_id
 from service.store.database import db_now
 from service.store.models import DeliveryRow, WebhookRow
 from service.store.scope import Scope
@@ -49,7 +49,7 @@ def create(session: Session, project: str, given: dict[str, Any], seal: Seal) ->
             limit=webhooks.MOST_ENDPOINTS,
             used=count,
         )
-    webhook_id = f"webhook-{time.time_ns():016x}{secrets.token_hex(8)}"
+    webhook_id = new_id("webhook")
     row = WebhookRow(
         id=webhook_id,
         project_id=project,
