@@ -79,10 +79,6 @@ def _released(data: Json, attempt: int) -> str:
     return f"{what}; the job waits for another one"
 
 
-def _retried(data: Json, _attempt: int) -> str:
-    return f"retry requested: starts again at {data['stage']}{_missing(data)}"
-
-
 def _promote_requested(data: Json, _attempt: int) -> str:
     step = (data.get("follow_up") or {}).get("step")
     return f"promotion requested: the checkpoint of step {step} becomes the model{_missing(data)}"
@@ -139,7 +135,9 @@ SENTENCES: Final[dict[str, Callable[[dict[str, Any], int], str]]] = {
     "pause_requested": _always("pause requested: the worker stops at the next checkpoint"),
     "paused": _always("paused"),
     "resume_requested": _always("resume requested"),
-    "retried": _retried,
+    "retried": lambda data, _attempt: (
+        f"retry requested: starts again at {data['stage']}{_missing(data)}"
+    ),
     "promote_requested": _promote_requested,
     "publish_requested": _publish_requested,
     "phase": lambda data, _attempt: str(data["phase"]).replace("_", " "),

@@ -95,8 +95,7 @@ def only_trainings_start_from_scratch(mode: Mode, model: ModelSpec) -> Sentences
     if mode != "train" and model.config is not None:
         yield (
             "`model.config` creates a model with random weights: give `model.name_or_path`, a "
-            "model "
-            "that was trained for the task"
+            "model that was trained for the task"
         )
 
 
@@ -182,8 +181,7 @@ def smoothed_labels_exist(mode: Mode, training: TrainingSpec, task: TaskSpec) ->
     if task.type == "question-answering":
         yield (
             "`training.label_smoothing_factor` smooths class labels, and a `question-answering` "
-            "model "
-            "predicts two positions instead"
+            "model predicts two positions instead"
         )
     elif task.type == "preference":
         yield (
@@ -238,8 +236,7 @@ def adapters_need_trained_weights(peft: PeftSpec | None, model: ModelSpec) -> Se
     if peft is not None and model.config is not None:
         yield (
             "`peft` adapts a trained model, and `model.config` creates one from scratch: remove "
-            "one "
-            "of them"
+            "one of them"
         )
 
 

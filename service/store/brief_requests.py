@@ -7,7 +7,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from service.errors import DomainError, UnknownIdError
-from service.store import projects, quotas
+from service.store import quotas
 from service.store.base import new_id
 from service.store.database import db_now
 from service.store.models import PredictionRow, PreviewRow
@@ -47,9 +47,7 @@ class BriefRequests(Generic[Row]):
         The project's row is locked, so that of requests at the same time no more get through than
         may.
         """
-        owner = quotas.locked(session, project)
-        if owner.archived_at is not None:
-            raise projects.archived_error(owner.name)
+        owner = quotas.locked_open(session, project)
         table = self.table
         unfinished = select(func.count()).where(
             table.project_id == project, table.state.in_(_UNFINISHED)

@@ -222,13 +222,29 @@ def _with_receivers(session: Session, rows: Sequence[DeliveryRow]) -> list[Claim
     claimed = []
     for row in rows:
         if row.webhook_id is None:
-            claimed.append(_claimed(row, row.url or "", _of_project(session, row)))
+            url, secrets = row.url or "", _of_project(session, row)
         elif row.webhook_id in endpoints:
             endpoint, overlaps = endpoints[row.webhook_id]
-            claimed.append(_claimed(row, endpoint.url, _of_endpoint(endpoint, overlaps=overlaps)))
+            url, secrets = endpoint.url, _of_endpoint(endpoint, overlaps=overlaps)
         else:
             row.state, row.ended_at = DeliveryState.FAILED, db_now()
             row.error = "the webhook was disabled or deleted"
+            continue
+        claimed.append(
+            Claimed(
+                id=row.id,
+                epoch=row.epoch,
+                project=row.project_id,
+                lane=row.lane,
+                webhook_id=row.webhook_id,
+                url=url,
+                secrets=secrets,
+                event_id=row.event_id,
+                event_type=row.event_type,
+                payload=row.payload,
+                tries=row.tries,
+            )
+        )
     session.flush()
     return claimed
 
@@ -244,22 +260,6 @@ def _of_endpoint(row: WebhookRow, *, overlaps: bool) -> tuple[Sealed, ...]:
     if overlaps and row.previous_sealed is not None:
         contents.append(row.previous_sealed)
     return tuple(Sealed(secret_name(row.id), content) for content in contents)
-
-
-def _claimed(row: DeliveryRow, url: str, secrets: tuple[Sealed, ...]) -> Claimed:
-    return Claimed(
-        id=row.id,
-        epoch=row.epoch,
-        project=row.project_id,
-        lane=row.lane,
-        webhook_id=row.webhook_id,
-        url=url,
-        secrets=secrets,
-        event_id=row.event_id,
-        event_type=row.event_type,
-        payload=row.payload,
-        tries=row.tries,
-    )
 
 
 # ---- how it ended -------------------------------------------------------------------------------

@@ -123,13 +123,17 @@ class _Writer:
                 self._row.phase = event.phase
                 self._append("phase", {"phase": event.phase})
             case Progress():
-                self._progress(event)
+                self._row.progress = jobs.jsonable(event.model_dump(exclude={"type"}))
+                if self._row.phase not in _REPEATED:
+                    self._advance(event.step)
             case Metric():
                 self._metric(event)
             case CheckpointSaved():
                 self._checkpoint(event)
             case ReferenceSaved():
-                self._reference(event)
+                if event.features > self._row.furthest_reference:
+                    self._row.furthest_reference = event.features
+                    self._row.crash_count = 0
             case Notice():
                 self._append("notice", {"message": event.message, "data": event.data})
             case ArtifactWritten():
@@ -144,19 +148,9 @@ class _Writer:
         jobs.append_event(self._session, self._row, kind, data, self._now)
         self.recorded.last_event = self._row.event_seq
 
-    def _progress(self, event: Progress) -> None:
-        self._row.progress = jobs.jsonable(event.model_dump(exclude={"type"}))
-        if self._row.phase not in _REPEATED:
-            self._advance(event.step)
-
     def _advance(self, step: int) -> None:
         if step > self._row.furthest_step:
             self._row.furthest_step = step
-            self._row.crash_count = 0
-
-    def _reference(self, event: ReferenceSaved) -> None:
-        if event.features > self._row.furthest_reference:
-            self._row.furthest_reference = event.features
             self._row.crash_count = 0
 
     def _metric(self, event: Metric) -> None:

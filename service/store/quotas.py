@@ -45,6 +45,14 @@ def locked(session: Session, project: str) -> ProjectRow:
     return session.scalars(query, execution_options={"populate_existing": True}).one()
 
 
+def locked_open(session: Session, project: str) -> ProjectRow:
+    """The same of a project that takes new things. Raises ProjectArchivedError."""
+    row = locked(session, project)
+    if row.archived_at is not None:
+        raise projects.archived_error(row.name)
+    return row
+
+
 # ---- queued jobs --------------------------------------------------------------------------------
 
 
@@ -106,16 +114,13 @@ def _require_queue_room(session: Session, project: ProjectRow, more: int) -> Non
     count = session.scalar(select(func.count()).select_from(waiting.limit(limit + 1).subquery()))
     if (count or 0) + more > limit:
         raise QueueQuotaError(
-            f"The project {project.name} may have {_counted(limit, 'queued or paused job')}, and "
-            f"has {count}. Wait until some have started, or cancel some.",
+            f"The project {project.name} may have {limit:,} queued or paused "
+            f"job{'' if limit == 1 else 's'}, and has {count}. Wait until some "
+            "have started, or cancel some.",
             quota="max_queued_jobs",
             limit=limit,
             used=count,
         )
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
 # ---- bytes --------------------------------------------------------------------------------------

@@ -18,9 +18,9 @@ from service.errors import (
     SearchNotFoundError,
     TooManySearchesError,
 )
-from service.store import jobs, projects, quotas
+from service.store import jobs, quotas
 from service.store.base import new_id
-from service.store.database import db_now
+from service.store.database import db_now, page
 from service.store.models import JobRow, SearchReportRow, SearchRow, SearchTrialRow
 from service.store.scope import Scope
 from service.studies.history import Trial
@@ -88,9 +88,7 @@ def require_room(session: Session, project_id: str) -> None:
 
     The project's row is locked, so that of requests at the same time no more get through than may.
     """
-    owner = quotas.locked(session, project_id)
-    if owner.archived_at is not None:
-        raise projects.archived_error(owner.name)
+    owner = quotas.locked_open(session, project_id)
     unfinished = select(func.count()).where(
         SearchRow.project_id == project_id, SearchRow.ended_at.is_(None)
     )
@@ -162,7 +160,6 @@ def list_searches(
         .options(defer(SearchRow.spec))
         .where(scope.of(SearchRow.project_id))
         .order_by(SearchRow.id.desc())
-        .limit(limit + 1)
     )
     if after is not None:
         query = query.where(SearchRow.id < after)
@@ -172,8 +169,7 @@ def list_searches(
         query = query.where(SearchRow.task == wanted.task)
     if wanted.name is not None:
         query = query.where(SearchRow.name == wanted.name)
-    rows = list(session.scalars(query))
-    return rows[:limit], len(rows) > limit
+    return page(session, query, limit)
 
 
 def trials(

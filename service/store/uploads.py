@@ -74,9 +74,7 @@ def create(session: Session, project: str, new: NewUpload) -> UploadRow:
     The project's row is locked, so that of requests at the same time no more get through than may.
     Its storage is checked but not reserved: each part uses up its own bytes.
     """
-    owner = quotas.locked(session, project)
-    if owner.archived_at is not None:
-        raise projects.archived_error(owner.name)
+    owner = quotas.locked_open(session, project)
     is_open = (
         UploadRow.project_id == project,
         UploadRow.state.in_(_OPEN),

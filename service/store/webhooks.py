@@ -15,9 +15,9 @@ from service.errors import (
     WebhookDisabledError,
     WebhookNotFoundError,
 )
-from service.store import projects, queries, quotas, webhook_outbox
+from service.store import queries, quotas, webhook_outbox
 from service.store.base import new_id
-from service.store.database import db_now
+from service.store.database import db_now, page
 from service.store.models import DeliveryRow, WebhookRow
 from service.store.scope import Scope
 
@@ -37,9 +37,7 @@ def create(session: Session, project: str, given: dict[str, Any], seal: Seal) ->
     The project's row is locked, so that of requests at the same time no more get through than may,
     and a new key of the secrets finds this one.
     """
-    owner = quotas.locked(session, project)
-    if owner.archived_at is not None:
-        raise projects.archived_error(owner.name)
+    owner = quotas.locked_open(session, project)
     count = session.scalar(select(func.count()).where(WebhookRow.project_id == project)) or 0
     if count >= webhooks.MOST_ENDPOINTS:
         raise TooManyWebhooksError(
@@ -212,8 +210,7 @@ def deliveries(
             query = query.where(column == wanted)
     if after is not None:
         query = query.where(DeliveryRow.id < after)
-    rows = list(session.scalars(query.order_by(DeliveryRow.id.desc()).limit(limit + 1)))
-    return rows[:limit], len(rows) > limit
+    return page(session, query.order_by(DeliveryRow.id.desc()), limit)
 
 
 def replay(session: Session, scope: Scope, webhook_id: str, delivery_id: str) -> DeliveryRow:
