@@ -15,7 +15,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from service.contract import webhooks
 from service.contract.webhooks import DeliveryState, DisabledReason
-from service.store import audit
+from service.store import audit, jobs
 from service.store.database import db_now
 from service.store.models import DeliveryRow, SecretRow, WebhookRow
 from service.store.webhooks import secret_name
@@ -294,7 +294,7 @@ def settle(session: Session, outcome: Outcome, jitter: float) -> DeliveryState |
     ).one_or_none()
     if row is None:
         return None
-    now = session.connection().execute(select(db_now())).scalar_one()
+    now = jobs.clock(session)
     row.tries += 1
     row.status, row.answer, row.error = outcome.status, outcome.answer, outcome.error
     if outcome.error is None:

@@ -15,7 +15,7 @@ from service.errors import (
     WebhookDisabledError,
     WebhookNotFoundError,
 )
-from service.store import queries, quotas, webhook_outbox
+from service.store import jobs, queries, quotas, webhook_outbox
 from service.store.base import new_id
 from service.store.database import db_now, page
 from service.store.models import DeliveryRow, WebhookRow
@@ -154,20 +154,19 @@ def seal_again(session: Session, again: Callable[[str, str, str], str]) -> int:
 def test(session: Session, scope: Scope, webhook_id: str) -> DeliveryRow:
     """Have a test event sent. Raises WebhookNotFoundError, WebhookDisabledError."""
     row = _enabled(session, scope, webhook_id)
-    now = session.connection().execute(select(db_now())).scalar_one()
+    now = jobs.clock(session)
     event_id = f"evt_{secrets.token_hex(16)}"
     data = {"webhook": row.id, "project": row.project_id}
-    payload = webhooks.envelope(event_id, EventType.TEST, now, data)
-    columns = webhook_outbox.pending(
+    return _sent(
+        session,
         project=row.project_id,
         webhook_id=row.id,
         lane=row.id,
         event_id=event_id,
         event_type=EventType.TEST,
-        payload=payload,
+        payload=webhooks.envelope(event_id, EventType.TEST, now, data),
         at=now,
     )
-    return _added(session, columns)
 
 
 def _enabled(session: Session, scope: Scope, webhook_id: str) -> WebhookRow:
@@ -180,8 +179,9 @@ def _enabled(session: Session, scope: Scope, webhook_id: str) -> WebhookRow:
     return row
 
 
-def _added(session: Session, columns: dict[str, Any]) -> DeliveryRow:
-    row = DeliveryRow(**columns)
+def _sent(session: Session, **given: Any) -> DeliveryRow:
+    """`given`: as `webhook_outbox.pending` takes it."""
+    row = DeliveryRow(**webhook_outbox.pending(**given))
     session.add(row)
     session.flush()
     session.refresh(row)
@@ -239,7 +239,8 @@ def _delivery(session: Session, delivery_id: str, of_owner: ColumnElement[bool])
 
 
 def _again(session: Session, row: DeliveryRow) -> DeliveryRow:
-    columns = webhook_outbox.pending(
+    return _sent(
+        session,
         project=row.project_id,
         webhook_id=row.webhook_id,
         lane=row.lane,
@@ -249,6 +250,5 @@ def _again(session: Session, row: DeliveryRow) -> DeliveryRow:
         event_id=row.event_id,
         event_type=row.event_type,
         payload=row.payload,
-        at=session.connection().execute(select(db_now())).scalar_one(),
+        at=jobs.clock(session),
     )
-    return _added(session, columns)
