@@ -115,14 +115,10 @@ def page(
     if id_prefix is not None:
         # Ids are hex: no digit sorts after f.
         statement = statement.where(FileRow.id >= id_prefix, FileRow.id < id_prefix + "g")
-    if order == "asc":
-        statement = statement.order_by(FileRow.id)
-        if after is not None:
-            statement = statement.where(FileRow.id > after)
-    else:
-        statement = statement.order_by(FileRow.id.desc())
-        if after is not None:
-            statement = statement.where(FileRow.id < after)
+    is_rising = order == "asc"
+    if after is not None:
+        statement = statement.where(FileRow.id > after if is_rising else FileRow.id < after)
+    statement = statement.order_by(FileRow.id if is_rising else FileRow.id.desc())
     return database.page(session, statement, limit)
 
 
