@@ -181,11 +181,8 @@ class PredictionTimeoutError(DomainError):
 
 
 class TooManyPredictionsError(DomainError):
-    status, code, title = (
-        429,
-        "too_many_predictions",
-        "The project has too many unfinished predictions",
-    )
+    status, code = 429, "too_many_predictions"
+    title = "The project has too many unfinished predictions"
 
 
 class TooManyPreviewsError(DomainError):

@@ -51,7 +51,9 @@ def log_line(text: str) -> str:
 def json_line(value: Any) -> str:
     """The value as one line of JSON that is readable, and safe for a terminal."""
     # Escapes of JSON: what a program reads is the value itself.
-    return _IN_LINE.sub(_as_json, json.dumps(value, ensure_ascii=False))
+    return _IN_LINE.sub(
+        lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False)
+    )
 
 
 def markdown(text: str) -> str:
@@ -119,10 +121,6 @@ def _shown(found: re.Match[str]) -> str:
     character = found[0]
     code = ord(character)
     return _SHORT.get(character) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
-
-
-def _as_json(found: re.Match[str]) -> str:
-    return f"\\u{ord(found[0]):04x}"
 
 
 def _one_line(text: str) -> str:

@@ -57,14 +57,6 @@ def _stage_finished(data: Json, _attempt: int) -> str:
     return f"{data['stage']} finished after {units.duration(data['seconds'])}{then}"
 
 
-def _attempt_failed(data: Json, attempt: int) -> str:
-    return _ended_badly(data, f"attempt {attempt} of {data['stage']} failed")
-
-
-def _lease_expired(data: Json, attempt: int) -> str:
-    return _ended_badly(data, f"attempt {attempt} of {data['stage']} lost its worker")
-
-
 def _ended_badly(data: Json, what: str) -> str:
     failure = data["failure"]
     text = f"{what} ({failure['code']}): {failure['message'].rstrip('.')}. "
@@ -87,10 +79,6 @@ def _released(data: Json, attempt: int) -> str:
     return f"{what}; the job waits for another one"
 
 
-def _retried(data: Json, _attempt: int) -> str:
-    return f"retry requested: starts again at {data['stage']}{_missing(data)}"
-
-
 def _promote_requested(data: Json, _attempt: int) -> str:
     step = (data.get("follow_up") or {}).get("step")
     return f"promotion requested: the checkpoint of step {step} becomes the model{_missing(data)}"
@@ -104,10 +92,6 @@ def _publish_requested(data: Json, _attempt: int) -> str:
 def _missing(data: Json) -> str:
     gone = data.get("missing")
     return f"; made again because it was removed: {', '.join(map(str, gone))}" if gone else ""
-
-
-def _notice(data: Json, _attempt: int) -> str:
-    return str(data["message"])
 
 
 def _checkpoint(data: Json, _attempt: int) -> str:
@@ -139,19 +123,25 @@ SENTENCES: Final[dict[str, Callable[[dict[str, Any], int], str]]] = {
     "submitted": _submitted,
     "stage_started": _stage_started,
     "stage_finished": _stage_finished,
-    "attempt_failed": _attempt_failed,
-    "lease_expired": _lease_expired,
+    "attempt_failed": lambda data, attempt: _ended_badly(
+        data, f"attempt {attempt} of {data['stage']} failed"
+    ),
+    "lease_expired": lambda data, attempt: _ended_badly(
+        data, f"attempt {attempt} of {data['stage']} lost its worker"
+    ),
     "released": _released,
     "cancel_requested": _always("cancellation requested"),
     "cancelled": _always("cancelled"),
     "pause_requested": _always("pause requested: the worker stops at the next checkpoint"),
     "paused": _always("paused"),
     "resume_requested": _always("resume requested"),
-    "retried": _retried,
+    "retried": lambda data, _attempt: (
+        f"retry requested: starts again at {data['stage']}{_missing(data)}"
+    ),
     "promote_requested": _promote_requested,
     "publish_requested": _publish_requested,
     "phase": lambda data, _attempt: str(data["phase"]).replace("_", " "),
-    "notice": _notice,
+    "notice": lambda data, _attempt: str(data["message"]),
     "checkpoint": _checkpoint,
     "checkpoint_pruned": lambda data, _attempt: (
         f"checkpoint of step {data['step']:,} removed to make room"

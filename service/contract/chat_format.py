@@ -4,7 +4,6 @@ Preferences have no published checks; their turns are checked as those of conver
 """
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 _OF_TURNS: Final = {
@@ -23,7 +22,6 @@ _OF_CONVERSATIONS: Final = {
     "not_a_list": "missing_messages_list",
     "no_turns": "missing_messages_list",
 }
-_NONE: Final[Mapping[str, str]] = MappingProxyType({})
 _BY_TASK: Final[Mapping[str, Mapping[str, str]]] = {
     "chat": _OF_CONVERSATIONS,
     "preference": _OF_TURNS,
@@ -34,4 +32,4 @@ FEWEST_EXAMPLES: Final = 10
 
 def openai_checks(task: str) -> Mapping[str, str]:
     """Reason of a bad row → the name of OpenAI's check; empty for tasks that OpenAI lacks."""
-    return _BY_TASK.get(task, _NONE)
+    return _BY_TASK.get(task, {})

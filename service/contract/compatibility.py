@@ -5,11 +5,10 @@ A function reads as few fields as its rule needs: a rule that reads a faulty fie
 """
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Literal
 
 from service.contract import task_metrics
 from service.contract.dataset import MAX_BAD_FRACTION, DatasetSpec
-from service.contract.deepspeed import DeepSpeedSpec
 from service.contract.fsdp import FSDPSpec
 from service.contract.hub import HubSpec
 from service.contract.model import ModelSpec
@@ -24,16 +23,24 @@ from service.contract.peft import (
     QuantizationSpec,
 )
 from service.contract.preference import PreferenceSpec
-from service.contract.resources import ResourcesSpec
+from service.contract.resources import DDPSpec, ResourcesSpec
 from service.contract.tracking import TrackingSpec
 from service.contract.training import TrainingSpec
 
 Sentences = Iterator[str]
 
-# Optimizers that update each weight independently, so that a shard is enough. DeepSpeed recreates
-# Adagrad and loses its options.
-_ON_SHARDS: Final = ("adamw_torch", "adamw_torch_fused", "sgd", "adagrad", "rmsprop")
-_ON_DEEPSPEED: Final = ("adamw_torch", "adamw_torch_fused", "sgd", "rmsprop")
+# Strategy → why not every optimizer will do, and those that update each weight independently, so
+# that a shard is enough. DeepSpeed recreates Adagrad and loses its options.
+_ON_SHARDS: Final = {
+    "fsdp": (
+        "needs whole weights, and `fsdp` shards them",
+        ("adamw_torch", "adamw_torch_fused", "sgd", "adagrad", "rmsprop"),
+    ),
+    "deepspeed": (
+        "cannot update the shards of `deepspeed`",
+        ("adamw_torch", "adamw_torch_fused", "sgd", "rmsprop"),
+    ),
+}
 
 # Tasks whose outputs belong to tokens of the text, one by one.
 _ALIGNED: Final = frozenset({"TOKEN_CLS", "QUESTION_ANS"})
@@ -88,8 +95,7 @@ def only_trainings_start_from_scratch(mode: Mode, model: ModelSpec) -> Sentences
     if mode != "train" and model.config is not None:
         yield (
             "`model.config` creates a model with random weights: give `model.name_or_path`, a "
-            "model "
-            "that was trained for the task"
+            "model that was trained for the task"
         )
 
 
@@ -175,8 +181,7 @@ def smoothed_labels_exist(mode: Mode, training: TrainingSpec, task: TaskSpec) ->
     if task.type == "question-answering":
         yield (
             "`training.label_smoothing_factor` smooths class labels, and a `question-answering` "
-            "model "
-            "predicts two positions instead"
+            "model predicts two positions instead"
         )
     elif task.type == "preference":
         yield (
@@ -231,8 +236,7 @@ def adapters_need_trained_weights(peft: PeftSpec | None, model: ModelSpec) -> Se
     if peft is not None and model.config is not None:
         yield (
             "`peft` adapts a trained model, and `model.config` creates one from scratch: remove "
-            "one "
-            "of them"
+            "one of them"
         )
 
 
@@ -299,39 +303,54 @@ def _quantization(peft: PeftSpec | None) -> QuantizationSpec | None:
     return peft.quantization if isinstance(peft, LoraSpec) else None
 
 
-# ---- fsdp ---------------------------------------------------------------------------------------
+# ---- strategies that shard ----------------------------------------------------------------------
 
 
-def fsdp_has_its_optimizers(resources: ResourcesSpec, training: TrainingSpec) -> Sentences:
-    if _uses(FSDPSpec, resources) and training.optim not in _ON_SHARDS:
+def shards_have_their_optimizers(resources: ResourcesSpec, training: TrainingSpec) -> Sentences:
+    strategy = _sharding(resources)
+    if strategy is None:
+        return
+    why, optimizers = _ON_SHARDS[strategy]
+    if training.optim not in optimizers:
         yield (
-            f"`training.optim: {training.optim}` needs whole weights, and `fsdp` shards them: "
-            f"use one of {', '.join(f'`{name}`' for name in _ON_SHARDS)}"
+            f"`training.optim: {training.optim}` {why}: "
+            f"use one of {', '.join(f'`{name}`' for name in optimizers)}"
         )
 
 
-def fsdp_scales_no_loss(resources: ResourcesSpec, training: TrainingSpec) -> Sentences:
-    if _uses(FSDPSpec, resources) and training.fp16:
-        yield "`training.fp16` needs whole gradients to scale the loss: with `fsdp` use `bf16`"
+def shards_scale_no_loss(resources: ResourcesSpec, training: TrainingSpec) -> Sentences:
+    strategy = _sharding(resources)
+    if strategy is not None and training.fp16:
+        yield (
+            f"`training.fp16` needs whole gradients to scale the loss: with `{strategy}` use `bf16`"
+        )
 
 
-def fsdp_compiles_nothing(resources: ResourcesSpec, training: TrainingSpec) -> Sentences:
-    if _uses(FSDPSpec, resources) and training.compiles:
-        yield "`training.torch_compile` does not work with `fsdp`: use `ddp`"
+def shards_compile_nothing(resources: ResourcesSpec, training: TrainingSpec) -> Sentences:
+    strategy = _sharding(resources)
+    if strategy is not None and training.compiles:
+        yield f"`training.torch_compile` does not work with `{strategy}`: use `ddp`"
 
 
-def fsdp_keeps_the_dtype(resources: ResourcesSpec, training: TrainingSpec) -> Sentences:
-    if _uses(FSDPSpec, resources):
-        for name in ("bf16_full_eval", "fp16_full_eval"):
-            if getattr(training, name):
-                yield (
-                    f"`training.{name}` cannot change the dtype of weights that `fsdp` has sharded"
-                )
+def shards_keep_their_dtype(resources: ResourcesSpec, training: TrainingSpec) -> Sentences:
+    strategy = _sharding(resources)
+    if strategy is None:
+        return
+    holds = "`fsdp` has sharded" if strategy == "fsdp" else "`deepspeed` updates"
+    for name in ("bf16_full_eval", "fp16_full_eval"):
+        if getattr(training, name):
+            yield f"`training.{name}` cannot change the dtype of weights that {holds}"
 
 
-def fsdp_splits_no_quantized_weights(resources: ResourcesSpec, peft: PeftSpec | None) -> Sentences:
-    if _uses(FSDPSpec, resources) and _quantization(peft) is not None:
-        yield "`peft.quantization` packs weights so that `fsdp` cannot shard them: use `ddp`"
+def deepspeed_needs_float32(resources: ResourcesSpec, model: ModelSpec) -> Sentences:
+    if _sharding(resources) == "deepspeed" and model.dtype not in {"auto", "float32"}:
+        yield f"`model.dtype: {model.dtype}`: `deepspeed` needs `float32` weights"
+
+
+def shards_are_not_quantized(resources: ResourcesSpec, peft: PeftSpec | None) -> Sentences:
+    strategy = _sharding(resources)
+    if strategy is not None and _quantization(peft) is not None:
+        yield f"`peft.quantization` packs weights so that `{strategy}` cannot shard them: use `ddp`"
 
 
 def fsdp_offloads_from_gpus(resources: ResourcesSpec, training: TrainingSpec) -> Sentences:
@@ -345,49 +364,6 @@ def fsdp_offloads_from_gpus(resources: ResourcesSpec, training: TrainingSpec) ->
         )
 
 
-# ---- deepspeed ----------------------------------------------------------------------------------
-
-
-def deepspeed_has_its_optimizers(resources: ResourcesSpec, training: TrainingSpec) -> Sentences:
-    if _uses(DeepSpeedSpec, resources) and training.optim not in _ON_DEEPSPEED:
-        yield (
-            f"`training.optim: {training.optim}` cannot update the shards of "
-            f"`deepspeed`: use one of {', '.join(f'`{name}`' for name in _ON_DEEPSPEED)}"
-        )
-
-
-def deepspeed_scales_no_loss(resources: ResourcesSpec, training: TrainingSpec) -> Sentences:
-    if _uses(DeepSpeedSpec, resources) and training.fp16:
-        yield (
-            "`training.fp16` needs whole gradients to scale the loss: with `deepspeed` use `bf16`"
-        )
-
-
-def deepspeed_compiles_nothing(resources: ResourcesSpec, training: TrainingSpec) -> Sentences:
-    if _uses(DeepSpeedSpec, resources) and training.compiles:
-        yield "`training.torch_compile` does not work with `deepspeed`: use `ddp`"
-
-
-def deepspeed_keeps_the_dtype(resources: ResourcesSpec, training: TrainingSpec) -> Sentences:
-    if _uses(DeepSpeedSpec, resources):
-        for name in ("bf16_full_eval", "fp16_full_eval"):
-            if getattr(training, name):
-                yield (
-                    f"`training.{name}` cannot change the dtype of weights that `deepspeed` updates"
-                )
-
-
-def deepspeed_needs_float32(resources: ResourcesSpec, model: ModelSpec) -> Sentences:
-    if _uses(DeepSpeedSpec, resources) and model.dtype not in {"auto", "float32"}:
-        yield f"`model.dtype: {model.dtype}`: `deepspeed` needs `float32` weights"
-
-
-def deepspeed_holds_no_quantized_weights(
-    resources: ResourcesSpec, peft: PeftSpec | None
-) -> Sentences:
-    if _uses(DeepSpeedSpec, resources) and _quantization(peft) is not None:
-        yield "`peft.quantization` packs weights so that `deepspeed` cannot shard them: use `ddp`"
-
-
-def _uses(strategy: type[FSDPSpec | DeepSpeedSpec], resources: ResourcesSpec) -> bool:
-    return isinstance(resources.chosen_strategy, strategy)
+def _sharding(resources: ResourcesSpec) -> Literal["fsdp", "deepspeed"] | None:
+    strategy = resources.chosen_strategy
+    return None if isinstance(strategy, DDPSpec) else strategy.type

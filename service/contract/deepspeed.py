@@ -81,14 +81,11 @@ class DeepSpeedSpec(SpecModel):
         if not isinstance(value, dict):
             return value
         refused = refused_names(value, REFUSED_DEEPSPEED)
-        if value.get("zero_stage") in (0, 3):  # no set: it may be anything, hashable or not
-            refused.append(("zero_stage", _stage_refused(value["zero_stage"])))
+        stage = value.get("zero_stage")
+        if stage in (0, 3):  # no set: it may be anything, hashable or not
+            why = "it is `ddp`" if stage == 0 else "`fsdp` splits weights, too"
+            refused.append(("zero_stage", f"`zero_stage: {stage}` is refused: {why}; use that"))
         if value.get("offload_optimizer_device") == "nvme":
             name = "offload_optimizer_device"
             refused.append((name, f"`{name}: nvme` is refused: {_NVME}"))
         return cls.without_refused(value, info, refused)
-
-
-def _stage_refused(stage: int) -> str:
-    why = "it is `ddp`" if stage == 0 else "`fsdp` splits weights, too"
-    return f"`zero_stage: {stage}` is refused: {why}; use that"

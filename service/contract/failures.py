@@ -78,8 +78,8 @@ class FailureRule:
     final, `while_retrying` while retries are left; JOB in a command becomes the job's id.
     """
 
-    retryable: bool
     action: str
+    retryable: bool = False
     while_retrying: str = ""
     state: JobState = JobState.FAILED
     is_crash: bool = False
@@ -93,115 +93,94 @@ class FailureRule:
 
 RULES: Final[dict[FailureCode, FailureRule]] = {
     FailureCode.MISSING_COLUMN: FailureRule(
-        retryable=False,
         action="Map the columns with `dataset.columns`, or rename them in the data, then "
         "submit again.",
     ),
     FailureCode.UNREADABLE_ROW: FailureRule(
-        retryable=False,
         action="Fix or remove the named rows, then submit again; or leave such rows out with "
         "`dataset.on_bad_row: skip`.",
     ),
     FailureCode.LABEL_MISMATCH: FailureRule(
-        retryable=False,
         action="Correct the labels that the message names, or list all labels in "
         "`task.label_names`, then submit again; or leave such rows out with "
         "`dataset.on_bad_row: skip`.",
     ),
     FailureCode.EMPTY_DATASET: FailureRule(
-        retryable=False,
         action="Check the slices, filters and format of the data: each split needs at least "
         "one usable row. Then submit again.",
     ),
     FailureCode.DATASET_NOT_FOUND: FailureRule(
-        retryable=False,
         action="Check the name, config, revision and splits in `dataset`, or the file id or "
         "path, then submit again.",
     ),
     FailureCode.DATASET_ACCESS_DENIED: FailureRule(
-        retryable=False,
         action="Request access on the data set's page, set FINETUNE_HUB_TOKEN to a token of "
         "that account, restart, then `finetune retry JOB`.",
     ),
     FailureCode.UNSUPPORTED_FORMAT: FailureRule(
-        retryable=False,
         action="Set `dataset.format` to the format that the file really has, or convert the "
         "file, then submit again.",
     ),
     FailureCode.DATA_CHANGED: FailureRule(
-        retryable=False,
         action="Clone the job (`finetune clone JOB`): a new job can use the changed data, but "
         "this job's checkpoints cannot.",
     ),
     FailureCode.DATA_TOO_LARGE: FailureRule(
-        retryable=False,
         action="Split the data, leave columns out or use fewer rows (such as with "
         "`dataset.max_train_samples`), then submit again; or ask the operator to raise the "
         "setting that the message names.",
     ),
     FailureCode.MODEL_NOT_FOUND: FailureRule(
-        retryable=False,
         action="Check `model.name_or_path` and `model.revision`, or `model.job`, then submit "
         "again.",
     ),
     FailureCode.MODEL_ACCESS_DENIED: FailureRule(
-        retryable=False,
         action="Accept the licence on the model's page, set FINETUNE_HUB_TOKEN to a token of "
         "that account, restart, then `finetune retry JOB`. The files of a local folder "
         "must be readable by the worker's user.",
     ),
     FailureCode.UNSAFE_WEIGHTS: FailureRule(
-        retryable=False,
         action="Choose a revision with safetensors weights, or run the command in the message "
         "and use the folder that it writes.",
     ),
     FailureCode.INVALID_MODEL: FailureRule(
-        retryable=False,
         action="Correct the file that the message names, or download the model again, then submit "
         "again. A usable folder is what `save_pretrained` of a model and of its tokenizer writes.",
     ),
     FailureCode.MODEL_TOO_LARGE: FailureRule(
-        retryable=False,
         action="Choose a smaller model, or a worker with more memory or disk. LoRA (`peft`) needs "
         "no gradients of the base model, and `peft.quantization` a quarter of its memory.",
     ),
     FailureCode.UNSUPPORTED_ARCHITECTURE: FailureRule(
-        retryable=False, action="Choose a model whose architecture has a head for this task."
+        action="Choose a model whose architecture has a head for this task."
     ),
     FailureCode.SLOW_TOKENIZER: FailureRule(
-        retryable=False,
         action="Set `model.tokenizer_name` to a repository that holds a fast tokenizer "
         "(tokenizer.json).",
     ),
     FailureCode.SEQUENCE_TOO_LONG: FailureRule(
-        retryable=False,
         action="Lower the task's `max_seq_length` to the number of positions that the model "
         "has, then submit again.",
     ),
     FailureCode.NO_PAD_TOKEN: FailureRule(
-        retryable=False, action="Set `model.tokenizer_name` to a tokenizer that has a pad token."
+        action="Set `model.tokenizer_name` to a tokenizer that has a pad token."
     ),
     FailureCode.INVALID_OPTION: FailureRule(
-        retryable=False,
         action="Change the option that the message names: `finetune clone JOB --set OPTION=VALUE`.",
     ),
     FailureCode.OUT_OF_MEMORY: FailureRule(
-        retryable=False,
         action="Halve `per_device_train_batch_size` and double `gradient_accumulation_steps` "
         "in a clone of the job (`finetune clone JOB --set …`), shorten the sequences, "
         "or use bf16.",
     ),
     FailureCode.NON_FINITE_LOSS: FailureRule(
-        retryable=False,
         action="Lower `learning_rate` in a clone of the job (`finetune clone JOB --set …`), "
         "add `warmup_steps`, or use bf16 or fp32 instead of fp16.",
     ),
     FailureCode.CHECKPOINT_UNREADABLE: FailureRule(
-        retryable=False,
         action="Submit the job again; keep more checkpoints with `save_total_limit`.",
     ),
     FailureCode.DISK_FULL: FailureRule(
-        retryable=False,
         action="Free space under FINETUNE_HOME, then `finetune retry JOB`. A lower "
         "`save_total_limit` keeps fewer checkpoints.",
         while_retrying="The job continues by itself once there is space under FINETUNE_HOME: "
@@ -209,13 +188,11 @@ RULES: Final[dict[FailureCode, FailureRule]] = {
         is_lack=True,
     ),
     FailureCode.DISK_LIMIT: FailureRule(
-        retryable=False,
         action="Write less: a lower `save_total_limit`, fewer predictions or rows. Or raise the "
         "setting that the message names (FINETUNE_STAGE_DISK_BYTES or FINETUNE_STAGE_FILE_BYTES), "
         "restart, then `finetune retry JOB`.",
     ),
     FailureCode.PROCESS_LIMIT: FailureRule(
-        retryable=False,
         action="Lower `training.dataloader_num_workers` in a clone (`finetune clone JOB --set …`). "
         "Or raise FINETUNE_STAGE_PROCESSES, restart, then `finetune retry JOB`.",
     ),
@@ -238,7 +215,6 @@ RULES: Final[dict[FailureCode, FailureRule]] = {
         is_crash=True,
     ),
     FailureCode.CRASH_LIMIT: FailureRule(
-        retryable=False,
         action="Find the reason in `finetune logs JOB --raw`, then `finetune retry JOB`.",
     ),
     FailureCode.DEVICE_ERROR: FailureRule(
@@ -248,20 +224,17 @@ RULES: Final[dict[FailureCode, FailureRule]] = {
         while_retrying="If it persists, check the device with `finetune doctor`.",
     ),
     FailureCode.SHARED_MEMORY_FULL: FailureRule(
-        retryable=False,
         action="Give the worker's container more shared memory (`shm_size` in "
         "docker-compose.yml, `--shm-size` of docker run; outside containers: the size "
         "of /dev/shm), or more memory to the stage, of which it may have a quarter "
         "(FINETUNE_STAGE_MEMORY_BYTES). Then `finetune retry JOB`.",
     ),
     FailureCode.GPU_USED_TWICE: FailureRule(
-        retryable=False,
         action="Name each GPU once in the worker's CUDA_VISIBLE_DEVICES, and no two slices of "
         "one GPU (MIG) for one job; then `finetune retry JOB`. `finetune doctor` shows "
         "what the worker sees.",
     ),
     FailureCode.INSUFFICIENT_RESOURCES: FailureRule(
-        retryable=False,
         action="Give the worker's machine more of what the message names, or end what else uses "
         "it; then `finetune retry JOB`.",
         while_retrying="The job continues by itself once the machine has enough: end what else "
@@ -269,45 +242,37 @@ RULES: Final[dict[FailureCode, FailureRule]] = {
         is_lack=True,
     ),
     FailureCode.SANDBOX_INCOMPLETE: FailureRule(
-        retryable=False,
         action="The operator of this worker must act: run `finetune doctor` on its machine, see "
         "docs/sandbox.md, or set FINETUNE_SANDBOX=auto. Then `finetune retry JOB`.",
     ),
     FailureCode.STAGE_UNTRUSTWORTHY: FailureRule(
-        retryable=False,
         action="Show the job's log to the operator: a part of the job's program did what it may "
         "not do. Do not use this job's files.",
     ),
     FailureCode.FILES_MISSING: FailureRule(
-        retryable=False,
         action="Make sure that all workers use the same FINETUNE_HOME and that nothing else "
         "removes files below it, then `finetune retry JOB`.",
         while_retrying="No action needed: `prepare` makes them again.",
         is_prepared_again=True,
     ),
     FailureCode.TIMEOUT: FailureRule(
-        retryable=False,
         action="Continue with `finetune retry JOB`, which counts the time from zero; or raise "
         "the limit that the message names in a clone.",
     ),
     FailureCode.CANCELLED: FailureRule(
-        retryable=False,
         action="Continue it with `finetune retry JOB`.",
         state=JobState.CANCELLED,
     ),
     FailureCode.TRIAL_PRUNED: FailureRule(
-        retryable=False,
         action="No action needed: its search continues with better trials. `finetune retry JOB` "
         "trains it to the end all the same, outside of the search.",
         state=JobState.CANCELLED,
     ),
     FailureCode.HUB_UNAUTHORIZED: FailureRule(
-        retryable=False,
         action="Set FINETUNE_HUB_TOKEN to a valid token with write access, restart, then "
         "`finetune retry JOB`.",
     ),
     FailureCode.HUB_FORBIDDEN: FailureRule(
-        retryable=False,
         action="Choose a `hub.model_id` in a namespace that the token may write to; or set "
         "FINETUNE_HUB_TOKEN to a token that may, restart, then `finetune retry JOB`.",
     ),
@@ -329,7 +294,6 @@ RULES: Final[dict[FailureCode, FailureRule]] = {
         while_retrying="If it persists, check the Hub's status page.",
     ),
     FailureCode.HUB_REJECTED: FailureRule(
-        retryable=False,
         action="Fix what the Hub's response names, for example `hub.model_id` or "
         "`hub.revision`, then submit again.",
     ),
@@ -339,16 +303,13 @@ RULES: Final[dict[FailureCode, FailureRule]] = {
         while_retrying="If it persists, check that the worker reaches the Hub.",
     ),
     FailureCode.QUOTA_EXCEEDED: FailureRule(
-        retryable=False,
         action="Delete files or ended jobs of the project, or ask the operator for more, then "
         "`finetune retry JOB`.",
     ),
     FailureCode.SECRET_UNAVAILABLE: FailureRule(
-        retryable=False,
         action="Set the secret again (`finetune secrets set NAME`), then `finetune retry JOB`.",
     ),
     FailureCode.INTERNAL: FailureRule(
-        retryable=False,
         action="This is a bug in the service: read `finetune logs JOB --raw` and report it "
         "with the job id.",
     ),

@@ -20,8 +20,6 @@ class Role(StrEnum):
 
 
 _ORDER: Final = tuple(Role)
-PROJECT_ROLES: Final = (Role.VIEWER, Role.MEMBER, Role.ADMIN)
-"""Of a project's members and keys; an operator belongs to none."""
 
 
 class Permission(StrEnum):

@@ -75,6 +75,8 @@ TRANSITIONS: Final[dict[JobState, frozenset[JobState]]] = {
 ENDED: Final = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
 """States in which nothing more happens unless the user requests it."""
 
+LIVE: Final = tuple(state for state in JobState if state not in ENDED)
+
 HELD: Final = frozenset({JobState.RUNNING, JobState.PAUSING, JobState.CANCELLING})
 """States in which a worker holds a lease on the job."""
 

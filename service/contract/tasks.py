@@ -52,8 +52,8 @@ class TaskDescription:
     """Names that evaluation reports, each usable as `metric_for_best_model`."""
 
 
-TASKS: Final[dict[str, TaskDescription]] = {
-    "question-answering": TaskDescription(
+_TASKS: Final = (
+    TaskDescription(
         type="question-answering",
         title="Extractive question answering (SQuAD v1.1 and v2.0)",
         columns=(
@@ -76,21 +76,21 @@ TASKS: Final[dict[str, TaskDescription]] = {
         parameters=QuestionAnsweringSpec,
         metrics=("loss", "exact_match", "f1"),
     ),
-    "causal-lm": TaskDescription(
+    TaskDescription(
         type="causal-lm",
         title="Causal language modelling",
         columns=(Column("text", "A document, text.", required=True),),
         parameters=CausalLMSpec,
         metrics=("loss", "perplexity", "accuracy"),
     ),
-    "masked-lm": TaskDescription(
+    TaskDescription(
         type="masked-lm",
         title="Masked language modelling",
         columns=(Column("text", "A document, or a line of one, text.", required=True),),
         parameters=MaskedLMSpec,
         metrics=("loss", "perplexity", "accuracy"),
     ),
-    "text-classification": TaskDescription(
+    TaskDescription(
         type="text-classification",
         title="Text classification",
         columns=(
@@ -116,7 +116,7 @@ TASKS: Final[dict[str, TaskDescription]] = {
             "spearmanr",
         ),
     ),
-    "token-classification": TaskDescription(
+    TaskDescription(
         type="token-classification",
         title="Token classification",
         columns=(
@@ -130,7 +130,7 @@ TASKS: Final[dict[str, TaskDescription]] = {
         parameters=TokenClassificationSpec,
         metrics=("loss", "accuracy", "precision", "recall", "f1"),
     ),
-    "summarization": TaskDescription(
+    TaskDescription(
         type="summarization",
         title="Summarization",
         columns=(
@@ -140,7 +140,7 @@ TASKS: Final[dict[str, TaskDescription]] = {
         parameters=SummarizationSpec,
         metrics=("loss", "rouge1", "rouge2", "rougeL", "rougeLsum", "gen_len"),
     ),
-    "translation": TaskDescription(
+    TaskDescription(
         type="translation",
         title="Translation",
         columns=(
@@ -157,7 +157,7 @@ TASKS: Final[dict[str, TaskDescription]] = {
         parameters=TranslationSpec,
         metrics=("loss", "bleu", "gen_len"),
     ),
-    "chat": TaskDescription(
+    TaskDescription(
         type="chat",
         title="Conversations (supervised fine-tuning, SFT)",
         columns=(
@@ -180,7 +180,7 @@ TASKS: Final[dict[str, TaskDescription]] = {
         parameters=ChatSpec,
         metrics=("loss", "perplexity", "accuracy", "exact_match"),
     ),
-    "preference": TaskDescription(
+    TaskDescription(
         type="preference",
         title="Preferences between answers (DPO and its kin)",
         columns=(
@@ -200,7 +200,7 @@ TASKS: Final[dict[str, TaskDescription]] = {
             "kl",
         ),
     ),
-    "reward": TaskDescription(
+    TaskDescription(
         type="reward",
         title="Reward model (scores of answers)",
         columns=(
@@ -217,4 +217,5 @@ TASKS: Final[dict[str, TaskDescription]] = {
         parameters=RewardSpec,
         metrics=("loss", "accuracy", "margin", "mean_reward", "min_reward", "max_reward"),
     ),
-}
+)
+TASKS: Final = {task.type: task for task in _TASKS}

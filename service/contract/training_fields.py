@@ -10,11 +10,10 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, Field, StringConstraints
 
 from service.contract.bounds import HIGHEST_LEARNING_RATE, LARGEST, MOST_EXAMPLES, MOST_STEPS
-from service.contract.resume_from import ResumeFromSpec
 from service.contract.section import SpecModel
 from service.contract.training_arguments.choices import BY_METRIC, Optimizer, Sampling, Schedule
 from service.contract.training_arguments.refused_options import REFUSED_OPTIMIZERS, REFUSED_SAMPLING
-from service.contract.types import MOST_ENTRIES, ShortEnough, refusing
+from service.contract.types import MOST_ENTRIES, CheckpointChoice, JobId, ShortEnough, refusing
 
 IntervalStrategy = Literal["no", "steps", "epoch"]
 SaveStrategy = Literal["no", "steps", "epoch", "best"]
@@ -52,6 +51,19 @@ Arguments = Annotated[
     ShortEnough,
     BeforeValidator(_from_json),
 ]
+
+
+class ResumeFromSpec(SpecModel):
+    """A checkpoint of another job, restored whole."""
+
+    job: JobId = Field(
+        examples=["job-0199a0b1c2d37e4f85a6b7c8d9e0f1a2"],
+        description="A job with the same task, model, data and optimizer.",
+    )
+    checkpoint: CheckpointChoice = Field(
+        "last", description="`best`, `last` or the step of a checkpoint."
+    )
+
 
 # What TrainingArguments has; here on CPUs, where larger ones gain nothing.
 DEFAULT_EVAL_BATCH_SIZE: Final = 8

@@ -50,22 +50,6 @@ class EventType(StrEnum):
     TEST = "webhook.test"
 
 
-MEANINGS: Final[dict[EventType, str]] = {
-    EventType.JOB_SUBMITTED: "The job was made.",
-    EventType.JOB_QUEUED: "A user queued it again: resume, retry, promote or publish.",
-    EventType.JOB_RUNNING: "A worker has started a stage; `data.stage` says which.",
-    EventType.JOB_ATTEMPT_FAILED: "An attempt failed, and the job is retried.",
-    EventType.JOB_CHECKPOINT: "A checkpoint was saved; `data.event` has its step and metric.",
-    EventType.JOB_PAUSED: "The job is paused.",
-    EventType.JOB_SUCCEEDED: "The job has ended, and its result is there.",
-    EventType.JOB_FAILED: "The job has ended; `data.failure` says why and what to do.",
-    EventType.JOB_CANCELLED: "The job was cancelled.",
-    EventType.FINE_TUNING_SUCCEEDED: "As `job.succeeded`, in OpenAI's form.",
-    EventType.FINE_TUNING_FAILED: "As `job.failed`, in OpenAI's form.",
-    EventType.FINE_TUNING_CANCELLED: "As `job.cancelled`, in OpenAI's form.",
-    EventType.TEST: "A user asked for a test; it is sent whatever the filter says.",
-}
-
 _ALL: Final = "*"
 _GROUPS: Final = {"job.*": "job.", "fine_tuning.job.*": "fine_tuning.job."}
 EventFilter = Literal[

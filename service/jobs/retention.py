@@ -113,7 +113,7 @@ class Retention(BackgroundLoop):
         """Note what projects store, and forget what is old: entries of the audit log, previews,
         predictions, deliveries of webhooks."""
         with self._database.write() as session:
-            stored = quotas.all_stored_bytes(session)
+            stored = quotas.stored_by_project(session, EVERYTHING)
             usage.note_bytes(session, stored, jobs.clock(session))
             audit.forget(session, _AUDIT_DAYS)
             preview_claims.LEASES.forget(session)

@@ -10,13 +10,6 @@ from service.settings import Settings
 from service.store.models import JobRow
 
 
-def stage_to_retry(
-    job: JobRow, settings: Settings, lost: Collection[str] = ()
-) -> tuple[Stage, list[str]]:
-    """As `first_stage` for the stage that failed."""
-    return first_stage(job, Stage(job.stage), settings, lost)
-
-
 def first_stage(
     job: JobRow, stage: Stage, settings: Settings, lost: Collection[str]
 ) -> tuple[Stage, list[str]]:

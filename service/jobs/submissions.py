@@ -76,7 +76,8 @@ class Submissions:
         if by is not None:
             by.target, by.project_id = new.job_id, project_id
         if idempotency_key is not None:
-            key, digest = idempotency_key, request_sha256 or _digest(spec)
+            content = json.dumps(spec.model_dump(mode="json"), sort_keys=True)
+            key, digest = idempotency_key, request_sha256 or sha256(content.encode()).hexdigest()
             made = self._make_once(
                 new,
                 partial(idempotency.earlier_job, key=key, request_sha256=digest),
@@ -232,7 +233,3 @@ class GroupCommit(Generic[Given, Made]):
 def uploads(spec: JobSpec) -> list[str]:
     """Ids of the uploaded files that the job reads."""
     return splits.items(spec) if isinstance(spec.dataset, UploadDataset) else []
-
-
-def _digest(spec: JobSpec) -> str:
-    return sha256(json.dumps(spec.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()

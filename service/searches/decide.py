@@ -1,16 +1,15 @@
 """Decides what follows for a search from what its trials' jobs have done; writes nothing."""
 
 from service.contract.search.states import TrialState
-from service.contract.states import JobState
-from service.searches import requests
+from service.contract.states import ENDED, JobState
 from service.searches.conclude import conclude, follow_outcome
 from service.searches.failing import shared_failure
 from service.searches.fill import fill
-from service.searches.look import Look
+from service.searches.look import OCCUPIES, Look
 from service.searches.memory import Memory
 from service.searches.observe import observe
 from service.searches.plan import Plan
-from service.store.jobs import jsonable
+from service.store.jobs import CANCELLED, jsonable
 from service.store.search_trials import Facts
 
 
@@ -29,7 +28,7 @@ def _has_failed(look: Look) -> bool:
     if failure is None or look.state is JobState.CANCELLING:
         return False
     look.plan.search["failure"] = failure.model_dump(mode="json")
-    requests.cancel(look)
+    _cancel(look)
     return True
 
 
@@ -40,13 +39,13 @@ def _follow(look: Look) -> None:
         case JobState.QUEUED | JobState.RUNNING:
             _go_on(look)
         case JobState.PAUSING | JobState.PAUSED:
-            requests.pause(look)
+            _pause(look)
         case JobState.CANCELLING:
-            requests.cancel(look)
+            _cancel(look)
 
 
 def _go_on(look: Look) -> None:
-    requests.continue_held(look)
+    _continue_held(look)
     # A place that a stopping job still has may be for a trial that can be promoted by now.
     is_all_begun = fill(look)
     if _has_failed(look):  # by trials whose specs were refused
@@ -73,3 +72,45 @@ def _note_totals(look: Look) -> None:
         "without_gain": memory.without_gain,
         "waiting": None,
     }
+
+
+# ---- what the user asked for: the trials' jobs follow it ----------------------------------------
+
+
+def _continue_held(look: Look) -> None:
+    """The search was paused, and continues."""
+    for number in sorted(look.memory.held):
+        look.resume_job(number)
+        look.plan.change(number, is_held=False)
+    look.memory.held.clear()
+
+
+def _pause(look: Look) -> None:
+    """Of a job that the user paused or that waits at a rung nothing changes."""
+    for number, job in list(look.jobs.items()):
+        is_running = look.memory.trials[number].state is TrialState.RUNNING
+        if is_running and job.state in (JobState.QUEUED, JobState.RUNNING):
+            look.pause_job(number)
+            look.memory.held.add(number)
+            look.plan.change(number, is_held=True)
+    is_held = any(job.state in OCCUPIES for job in look.facts.jobs.values())
+    if look.state is JobState.PAUSING and not is_held and not look.plan.pause:
+        look.plan.to = JobState.PAUSED
+
+
+def _cancel(look: Look) -> None:
+    """End everything that has not ended, then the search: as cancelled, or as failed if it has a
+    failure."""
+    for number in list(look.facts.jobs):
+        trial = look.memory.trials[number]
+        if not trial.is_over:
+            look.end(trial, TrialState.CANCELLED, reason="the search was ended")
+            look.cancel_job(number)
+    outcome = look.facts.row.outcome
+    if outcome is not None and look.facts.outcome_state not in (None, *ENDED):
+        look.plan.cancel.append((outcome["job_id"], CANCELLED))
+    if look.state is not JobState.CANCELLING:
+        look.plan.to = JobState.CANCELLING
+    elif not look.plan.cancel and not look.facts.stopping:
+        has_failed = look.facts.row.failure is not None
+        look.plan.to = JobState.FAILED if has_failed else JobState.CANCELLED

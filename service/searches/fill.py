@@ -10,7 +10,6 @@ from service.searches.look import OCCUPIES, Look
 from service.searches.plan import NewTrial
 from service.store.jobs import new_job_id
 from service.store.search_trials import TrialJob
-from service.studies.history import Trial
 
 _MOST_NEW: Final = 16
 """Trials made in one look, where specs refuse one after the other."""
@@ -108,15 +107,10 @@ def _make(look: Look) -> None:
         spec = trial_specs.of_trial(memory, number, trial.values)
     except trial_specs.RefusedError as error:
         look.plan.made.append(NewTrial(number, **given, job_id=None, spec=None))
-        _refuse(look, trial, error)
+        told = error.failure.model_dump(mode="json")
+        look.end(trial, TrialState.FAILED, reason=error.failure.message, failure=told)
         return
     job_id = new_job_id()
     look.plan.made.append(NewTrial(number, **given, job_id=job_id, spec=spec))
     memory.job_ids[number] = job_id
     look.jobs[number] = TrialJob(number, job_id, JobState.QUEUED, Stage.PREPARE, 0, None, {})
-
-
-def _refuse(look: Look, trial: Trial, error: trial_specs.RefusedError) -> None:
-    failure = error.failure
-    told = failure.model_dump(mode="json")
-    look.end(trial, TrialState.FAILED, reason=failure.message, failure=told)

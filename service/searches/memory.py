@@ -5,6 +5,7 @@ It can be dropped at any time: SQL has everything that it is made from.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -75,10 +76,7 @@ class Memory:
         self.halving = _halving(self.spec, self.trials)
 
     def counts(self) -> dict[str, int]:
-        counts: dict[str, int] = {}
-        for trial in self.trials:
-            counts[trial.state.value] = counts.get(trial.state.value, 0) + 1
-        return counts
+        return dict(Counter(trial.state.value for trial in self.trials))
 
     def first(self, number: int) -> First | None:
         """None: the sampler chooses all values of this trial."""

@@ -21,7 +21,6 @@ class NewTrial:
     job_id: str | None
     spec: JobSpec | None
     """None when the spec refuses the combination of values."""
-    refusal: Failure | None = None
 
 
 @dataclass(frozen=True)
@@ -62,15 +61,4 @@ class Plan:
 
     @property
     def is_empty(self) -> bool:
-        return not (
-            self.trials
-            or self.made
-            or self.reports
-            or self.pause
-            or self.resume
-            or self.cancel
-            or self.search
-            or self.to
-            or self.publish
-            or self.refit
-        )
+        return not any(vars(self).values())

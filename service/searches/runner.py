@@ -160,7 +160,9 @@ class SearchRunner(BackgroundLoop):
             for trial in found:
                 if trial.job is not None:
                     folders += retention.prune_workspace(session, trial.job)
-            search_trials.mark_cleaned(session, found)
+                search_trials.change_trial(
+                    session, trial.search_id, trial.number, {"is_cleaned": True}
+                )
         removal.remove_paths(self._database, self._settings.home, folders)
 
 

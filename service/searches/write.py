@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
-from service.contract.failures import Failure
 from service.contract.routing import CPU_QUEUE, Message
 from service.contract.search.states import TrialState
 from service.contract.states import ENDED, JobState
@@ -16,7 +15,7 @@ from service.searches.plan import NewReport, NewTrial, Plan
 from service.settings import Settings
 from service.store import jobs, search_trials, searches, user_actions
 from service.store.database import db_now
-from service.store.models import JobRow, SearchReportRow, SearchRow, SearchTrialRow
+from service.store.models import SearchReportRow, SearchRow, SearchTrialRow
 from service.store.scope import EVERYTHING, Scope
 
 
@@ -117,17 +116,12 @@ def _act_on_jobs(session: Session, plan: Plan) -> list[Message]:
             messages.append(jobs.message(row))
     for job_id, failure in sorted(plan.cancel, key=lambda each: each[0]):
         row = jobs.lock(session, EVERYTHING, job_id)
-        if row is not None and _is_cancelled(session, row, failure):
+        if row is None or JobState(row.state) in ENDED:
+            continue
+        if user_actions.cancel(session, row, failure) is JobState.CANCELLED:
             # If the job has a run in MLflow already, a worker ends it too.
             messages.append(jobs.message(row, CPU_QUEUE))
     return messages
-
-
-def _is_cancelled(session: Session, row: JobRow, failure: Failure) -> bool:
-    """Whether this has ended the job."""
-    if JobState(row.state) in ENDED:
-        return False
-    return user_actions.cancel(session, row, failure) is JobState.CANCELLED
 
 
 def send(dispatcher: Dispatcher, messages: Sequence[Message]) -> None:

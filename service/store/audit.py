@@ -17,6 +17,7 @@ from sqlalchemy import delete, event, select
 from sqlalchemy import insert as insert_into
 from sqlalchemy.orm import Session
 
+from service.store import database
 from service.store.database import db_now
 from service.store.models import AuditRow, JobRow, SearchRow
 from service.store.scope import Scope
@@ -154,9 +155,7 @@ def page(
     session: Session, scope: Scope, wanted: Wanted, *, after: str | None, limit: int
 ) -> tuple[list[AuditRow], bool]:
     """The newest first, beyond the id `after`; and whether there are more."""
-    query = select(AuditRow)
-    if scope.project is not None:
-        query = query.where(AuditRow.project_id == scope.project)
+    query = select(AuditRow).where(scope.of(AuditRow.project_id))
     for column, value in (
         (AuditRow.action, wanted.action),
         (AuditRow.target, wanted.target),
@@ -170,8 +169,7 @@ def page(
         query = query.where(AuditRow.at < wanted.until)
     if after is not None:
         query = query.where(AuditRow.id < after)
-    rows = list(session.scalars(query.order_by(AuditRow.id.desc()).limit(limit + 1)))
-    return rows[:limit], len(rows) > limit
+    return database.page(session, query.order_by(AuditRow.id.desc()), limit)
 
 
 def forget(session: Session, days: int) -> int:

@@ -1,9 +1,11 @@
-"""What every table's class is made from."""
+"""What every table's class is made from, and the ids of its rows."""
 
+import secrets
+import time
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, MetaData
+from sqlalchemy import JSON, Index, MetaData, text
 from sqlalchemy.orm import DeclarativeBase
 
 from service.store.database import UtcDateTime
@@ -15,6 +17,17 @@ NAMING_CONVENTION = {
     "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
     "pk": "pk_%(table_name)s",
 }
+
+
+def new_id(kind: str) -> str:
+    """Sorting ids of a kind is sorting by creation, to the nanosecond of this machine's clock."""
+    return f"{kind}-{time.time_ns():016x}{secrets.token_hex(8)}"
+
+
+def partial_index(name: str, *columns: str, where: str, unique: bool = False) -> Index:
+    """Of the rows for which `where` holds."""
+    condition = text(where)
+    return Index(name, *columns, unique=unique, sqlite_where=condition, postgresql_where=condition)
 
 
 class Base(DeclarativeBase):

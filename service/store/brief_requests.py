@@ -1,7 +1,5 @@
 """What users ask for and get within seconds, each with a deadline: previews and predictions."""
 
-import secrets
-import time
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
@@ -9,7 +7,8 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from service.errors import DomainError, UnknownIdError
-from service.store import projects, quotas
+from service.store import quotas
+from service.store.base import new_id
 from service.store.database import db_now
 from service.store.models import PredictionRow, PreviewRow
 from service.store.scope import Scope
@@ -40,7 +39,7 @@ class BriefRequests(Generic[Row]):
     too_many: type[DomainError]
 
     def new_id(self) -> str:
-        return f"{self.prefix}-{time.time_ns():016x}{secrets.token_hex(8)}"
+        return new_id(self.prefix)
 
     def insert(self, session: Session, project: str, **values: Any) -> str:
         """The id of a queued one. Raises `too_many`, ProjectArchivedError.
@@ -48,9 +47,7 @@ class BriefRequests(Generic[Row]):
         The project's row is locked, so that of requests at the same time no more get through than
         may.
         """
-        owner = quotas.locked(session, project)
-        if owner.archived_at is not None:
-            raise projects.archived_error(owner.name)
+        owner = quotas.locked_open(session, project)
         table = self.table
         unfinished = select(func.count()).where(
             table.project_id == project, table.state.in_(_UNFINISHED)

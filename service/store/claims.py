@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy import ColumnElement, select, update
@@ -47,10 +48,6 @@ class Claim:
         return Scope(self.project_id)
 
 
-class _OverQuotaError(Exception):
-    """The claim is taken back."""
-
-
 def claim(
     session: Session,
     job_id: str,
@@ -70,48 +67,41 @@ def claim(
         return None
     if not owner.has_share:
         fair_shares.begin(session, owner.project, len(gpus))
-    wanted = _Wanted(job_id, worker_id, queues, tuple(gpus), lease_seconds)
+    take = partial(_claim, session, job_id, worker_id, queues, tuple(gpus), lease_seconds)
     if owner.max_gpus is None or not gpus:
-        return _claim(session, wanted)
-    try:
-        with session.begin_nested():
-            claimed = _claim(session, wanted)
-            # After the job's row, as everywhere: two transactions never wait for each other.
-            _require_within_quota(session, owner.project)
-    except _OverQuotaError:
-        return None
+        return take()
+    with session.begin_nested() as savepoint:
+        claimed = take()
+        # After the job's row, as everywhere: two transactions never wait for each other.
+        limit = quotas.locked(session, owner.project).max_gpus
+        in_use = fair_shares.gpus_in_use(session.connection()).get(owner.project, 0)
+        if limit is not None and in_use > limit:
+            savepoint.rollback()
+            return None
     return claimed
 
 
-def _require_within_quota(session: Session, project: str) -> None:
-    limit = quotas.locked(session, project).max_gpus
-    if limit is not None and fair_shares.gpus_in_use(session.connection()).get(project, 0) > limit:
-        raise _OverQuotaError
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    job_id: str
-    worker_id: str
-    queues: Sequence[str]
-    gpus: tuple[str, ...]
-    lease_seconds: float
-
-
-def _claim(session: Session, wanted: _Wanted) -> Claim | None:
+def _claim(
+    session: Session,
+    job_id: str,
+    worker_id: str,
+    queues: Sequence[str],
+    gpus: tuple[str, ...],
+    lease_seconds: float,
+) -> Claim | None:
     row = jobs.move(
         session,
-        wanted.job_id,
+        job_id,
         JobState.QUEUED,
         JobState.RUNNING,
         "stage_started",
-        *_claimable(len(wanted.gpus)),
-        JobRow.queue.in_(wanted.queues),
+        *_claimable(len(gpus)),
+        JobRow.queue.in_(queues),
         epoch=JobRow.epoch + 1,
         stage_attempt=JobRow.stage_attempt + 1,
-        worker_id=wanted.worker_id,
-        lease_until=db_now(wanted.lease_seconds),
-        data={"worker": wanted.worker_id, "gpus": list(wanted.gpus)},
+        worker_id=worker_id,
+        lease_until=db_now(lease_seconds),
+        data={"worker": worker_id, "gpus": list(gpus)},
     )
     if row is None:
         return None
@@ -121,16 +111,12 @@ def _claim(session: Session, wanted: _Wanted) -> Claim | None:
             epoch=row.epoch,
             stage=row.stage,
             number=row.stage_attempt,
-            worker_id=wanted.worker_id,
-            gpus=len(wanted.gpus),
+            worker_id=worker_id,
+            gpus=len(gpus),
             started_at=row.updated_at,
         )
     )
     session.flush()
-    return _claim_of(session, row, wanted.worker_id, wanted.gpus)
-
-
-def _claim_of(session: Session, row: JobRow, worker_id: str, gpus: tuple[str, ...]) -> Claim:
     return Claim(
         job_id=row.id,
         project_id=row.project_id,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     ColumnElement,
@@ -12,6 +12,7 @@ from sqlalchemy import (
     DateTime,
     Dialect,
     Engine,
+    Select,
     create_engine,
     event,
     make_url,
@@ -27,6 +28,7 @@ from sqlalchemy.types import TypeDecorator
 from service.store import wake_ups
 
 SQLITE_BUSY_SECONDS = 30
+Found = TypeVar("Found")
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -80,6 +82,12 @@ def insert_or(session: Session, table: type[Any]) -> postgresql.Insert | sqlite.
     return sqlite.insert(table)
 
 
+def page(session: Session, query: Select[Found], limit: int) -> tuple[list[Found], bool]:
+    """Up to `limit` rows; and whether there are more."""
+    rows = list(session.scalars(query.limit(limit + 1)))
+    return rows[:limit], len(rows) > limit
+
+
 def is_outage(error: BaseException) -> bool:
     """Whether the same statement can succeed later: the database is unreachable or too busy."""
     if isinstance(error, DBAPIError) and error.connection_invalidated:
@@ -122,13 +130,6 @@ def _begin_sqlite(connection: Any) -> None:
     connection.exec_driver_sql("BEGIN" if deferred else "BEGIN IMMEDIATE")
 
 
-def _without_transactions(engine: Engine) -> Engine:
-    """The same pool; on Postgres BEGIN and ROLLBACK would be two round trips more."""
-    if engine.dialect.name == "sqlite":
-        return engine.execution_options(one_statement=True)
-    return engine.execution_options(isolation_level="AUTOCOMMIT")
-
-
 class Database:
     """Sessions at the edges: `write` commits on success, `read` never writes."""
 
@@ -137,7 +138,10 @@ class Database:
         self._write = sessionmaker(self.engine, expire_on_commit=False)
         self._read_only = self.engine.execution_options(read_only=True)
         self._read = sessionmaker(self._read_only, expire_on_commit=False)
-        self._one_statement = _without_transactions(self.engine)
+        # On Postgres BEGIN and ROLLBACK would be two round trips more.
+        is_sqlite = self.engine.dialect.name == "sqlite"
+        alone = {"one_statement": True} if is_sqlite else {"isolation_level": "AUTOCOMMIT"}
+        self._one_statement = self.engine.execution_options(**alone)
         self._caller = wake_ups.Caller(self._one_statement)
         self.before_commit: Callable[[Session], None] | None = None
         """Adds to each transaction that writes; the API has the audit log written here."""

@@ -15,7 +15,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from service.contract import webhooks
 from service.contract.webhooks import DeliveryState, DisabledReason
-from service.store import audit
+from service.store import audit, jobs
 from service.store.database import db_now
 from service.store.models import DeliveryRow, SecretRow, WebhookRow
 from service.store.webhooks import secret_name
@@ -222,13 +222,29 @@ def _with_receivers(session: Session, rows: Sequence[DeliveryRow]) -> list[Claim
     claimed = []
     for row in rows:
         if row.webhook_id is None:
-            claimed.append(_claimed(row, row.url or "", _of_project(session, row)))
+            url, secrets = row.url or "", _of_project(session, row)
         elif row.webhook_id in endpoints:
             endpoint, overlaps = endpoints[row.webhook_id]
-            claimed.append(_claimed(row, endpoint.url, _of_endpoint(endpoint, overlaps=overlaps)))
+            url, secrets = endpoint.url, _of_endpoint(endpoint, overlaps=overlaps)
         else:
             row.state, row.ended_at = DeliveryState.FAILED, db_now()
             row.error = "the webhook was disabled or deleted"
+            continue
+        claimed.append(
+            Claimed(
+                id=row.id,
+                epoch=row.epoch,
+                project=row.project_id,
+                lane=row.lane,
+                webhook_id=row.webhook_id,
+                url=url,
+                secrets=secrets,
+                event_id=row.event_id,
+                event_type=row.event_type,
+                payload=row.payload,
+                tries=row.tries,
+            )
+        )
     session.flush()
     return claimed
 
@@ -244,22 +260,6 @@ def _of_endpoint(row: WebhookRow, *, overlaps: bool) -> tuple[Sealed, ...]:
     if overlaps and row.previous_sealed is not None:
         contents.append(row.previous_sealed)
     return tuple(Sealed(secret_name(row.id), content) for content in contents)
-
-
-def _claimed(row: DeliveryRow, url: str, secrets: tuple[Sealed, ...]) -> Claimed:
-    return Claimed(
-        id=row.id,
-        epoch=row.epoch,
-        project=row.project_id,
-        lane=row.lane,
-        webhook_id=row.webhook_id,
-        url=url,
-        secrets=secrets,
-        event_id=row.event_id,
-        event_type=row.event_type,
-        payload=row.payload,
-        tries=row.tries,
-    )
 
 
 # ---- how it ended -------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ def settle(session: Session, outcome: Outcome, jitter: float) -> DeliveryState |
     ).one_or_none()
     if row is None:
         return None
-    now = session.connection().execute(select(db_now())).scalar_one()
+    now = jobs.clock(session)
     row.tries += 1
     row.status, row.answer, row.error = outcome.status, outcome.answer, outcome.error
     if outcome.error is None:

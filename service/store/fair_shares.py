@@ -18,11 +18,12 @@ from service.store.database import db_now, insert_or
 from service.store.fair_queue import Pool, Running, Share, pool_of
 from service.store.models import AttemptRow, FairShareRow, JobRow, ProjectRow
 
-_NOW_AND_RUNNING: Final = (
+NOW_AND_RUNNING: Final = (
     select(JobRow.project_id, AttemptRow.gpus, AttemptRow.started_at, db_now())
     .join(AttemptRow, and_(AttemptRow.job_id == JobRow.id, AttemptRow.epoch == JobRow.epoch))
     .where(JobRow.state.in_(sorted(HELD)))
 )
+"""Project, GPUs, beginning and the time now of each attempt that runs."""
 _WITH_SHARE: Final = and_(
     FairShareRow.project_id == ProjectRow.id, FairShareRow.pool == bindparam("pool")
 )
@@ -83,7 +84,7 @@ def read(session: Session, pool: Pool, projects: Collection[str]) -> dict[str, S
 
 def _running(connection: Connection, pool: Pool) -> dict[str, list[Running]]:
     found: dict[str, list[Running]] = defaultdict(list)
-    for project, gpus, started_at, now in connection.execute(_NOW_AND_RUNNING):
+    for project, gpus, started_at, now in connection.execute(NOW_AND_RUNNING):
         if pool_of(gpus) is pool:
             found[project].append(Running(gpus, max(0.0, (now - started_at).total_seconds())))
     return found

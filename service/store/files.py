@@ -3,16 +3,16 @@
 import re
 import secrets
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Literal
 
 from sqlalchemy import ColumnElement, String, cast, delete, select, update
 from sqlalchemy.orm import Session
 
-from service.contract.states import ENDED, JobState
+from service.contract.states import LIVE
 from service.errors import DataGoneError, UploadInUseError, UploadNotFoundError
-from service.store import retention
+from service.store import database, retention
 from service.store.database import db_now
 from service.store.models import FileRow, JobRow
 from service.store.scope import Scope
@@ -109,22 +109,17 @@ def page(
     id_prefix: str | None = None,
 ) -> tuple[list[FileRow], bool]:
     """Up to `limit` rows by time of upload beyond the id `after`, and whether there are more."""
-    statement = select(FileRow).where(scope.of(FileRow.project_id), _unexpired()).limit(limit + 1)
+    statement = select(FileRow).where(scope.of(FileRow.project_id), _unexpired())
     if purpose is not None:
         statement = statement.where(FileRow.purpose == purpose)
     if id_prefix is not None:
         # Ids are hex: no digit sorts after f.
         statement = statement.where(FileRow.id >= id_prefix, FileRow.id < id_prefix + "g")
-    if order == "asc":
-        statement = statement.order_by(FileRow.id)
-        if after is not None:
-            statement = statement.where(FileRow.id > after)
-    else:
-        statement = statement.order_by(FileRow.id.desc())
-        if after is not None:
-            statement = statement.where(FileRow.id < after)
-    rows = list(session.scalars(statement))
-    return rows[:limit], len(rows) > limit
+    is_rising = order == "asc"
+    if after is not None:
+        statement = statement.where(FileRow.id > after if is_rising else FileRow.id < after)
+    statement = statement.order_by(FileRow.id if is_rising else FileRow.id.desc())
+    return database.page(session, statement, limit)
 
 
 def existing(session: Session, scope: Scope, ids: Iterable[str]) -> set[str]:
@@ -208,11 +203,10 @@ def _remove(session: Session, file_id: str) -> str:
 
 def _job_that_needs(session: Session, scope: Scope, file_id: str) -> str | None:
     # The spec is JSON text in both databases and an id is letters and digits between quotes.
-    open_states: Collection[str] = [state for state in JobState if state not in ENDED]
     return session.scalar(
         select(JobRow.id)
         .where(
-            JobRow.state.in_(open_states),
+            JobRow.state.in_(LIVE),
             scope.of(JobRow.project_id),
             cast(JobRow.spec, String).contains(f'"{file_id}"', autoescape=True),
         )

@@ -1,7 +1,7 @@
 """The live workers and how busy they are: which of them can take what waits, and which now."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -102,7 +102,7 @@ def _live_worker(
 ) -> LiveWorker:
     # Workers of one host may share GPUs; a job on any of them takes its GPUs from all.
     sharing = [other for other, theirs in gpus.items() if theirs & gpus[row.id]]
-    taken = _taken(held.get(other, ()) for other in sharing)
+    taken = sum(gpus_of(queue) for other in sharing for queue in held.get(other, ()))
     return LiveWorker(
         hostname=row.hostname,
         queues=frozenset(row.queues),
@@ -112,7 +112,3 @@ def _live_worker(
         most_gpus=most_for_one_job(row.devices),
         free_gpus=max(0, len(gpus[row.id]) - taken),
     )
-
-
-def _taken(queues_of_held: Iterable[Sequence[str]]) -> int:
-    return sum(gpus_of(queue) for queues in queues_of_held for queue in queues)

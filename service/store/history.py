@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Table, delete, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from service.contract.events import (
@@ -22,6 +21,7 @@ from service.contract.events import (
 from service.contract.states import Phase
 from service.store import jobs
 from service.store.claims import held
+from service.store.database import insert_or
 from service.store.models import (
     ArtifactRow,
     AttemptRow,
@@ -123,17 +123,23 @@ class _Writer:
                 self._row.phase = event.phase
                 self._append("phase", {"phase": event.phase})
             case Progress():
-                self._progress(event)
+                self._row.progress = jobs.jsonable(event.model_dump(exclude={"type"}))
+                if self._row.phase not in _REPEATED:
+                    self._advance(event.step)
             case Metric():
                 self._metric(event)
             case CheckpointSaved():
                 self._checkpoint(event)
             case ReferenceSaved():
-                self._reference(event)
+                if event.features > self._row.furthest_reference:
+                    self._row.furthest_reference = event.features
+                    self._row.crash_count = 0
             case Notice():
                 self._append("notice", {"message": event.message, "data": event.data})
             case ArtifactWritten():
-                self._artifact(event)
+                known = event.model_dump(exclude={"type"})
+                self._session.merge(ArtifactRow(job_id=self._row.id, created_at=self._now, **known))
+                self._append("artifact", {"name": event.name, "bytes": event.bytes})
             case _:
                 raise TypeError(f"{event.type} is for the supervisor and not recorded")
         self._row.updated_at = self._now
@@ -142,19 +148,9 @@ class _Writer:
         jobs.append_event(self._session, self._row, kind, data, self._now)
         self.recorded.last_event = self._row.event_seq
 
-    def _progress(self, event: Progress) -> None:
-        self._row.progress = jobs.jsonable(event.model_dump(exclude={"type"}))
-        if self._row.phase not in _REPEATED:
-            self._advance(event.step)
-
     def _advance(self, step: int) -> None:
         if step > self._row.furthest_step:
             self._row.furthest_step = step
-            self._row.crash_count = 0
-
-    def _reference(self, event: ReferenceSaved) -> None:
-        if event.features > self._row.furthest_reference:
-            self._row.furthest_reference = event.features
             self._row.crash_count = 0
 
     def _metric(self, event: Metric) -> None:
@@ -175,27 +171,13 @@ class _Writer:
                     MetricRow.step == event.step,
                 )
             )
-        if self._insert_once(MetricRow.__table__, values, ["job_id", "kind", "step"]):
+        new = insert_or(self._session, MetricRow).values(values)
+        once = new.on_conflict_do_nothing(index_elements=["job_id", "kind", "step"])
+        if self._session.scalar(once.returning(MetricRow.seq)) is not None:
             self._row.metric_seq += 1
         if event.kind != "system":
             last = {_flat_name(event.kind, name): value for name, value in event.values.items()}
             self._row.last_metrics = {**self._row.last_metrics, **jobs.jsonable(last)}
-
-    def _insert_once(self, table: Any, values: dict[str, Any], unique: list[str]) -> bool:
-        """INSERT … ON CONFLICT DO NOTHING; whether a row was inserted."""
-        assert isinstance(table, Table)
-        if self._session.get_bind().dialect.name == "postgresql":
-            statement: Any = postgresql.insert(table)
-        else:
-            statement = sqlite.insert(table)
-        statement = statement.values(values).on_conflict_do_nothing(index_elements=unique)
-        first_column = next(iter(table.primary_key))
-        return self._session.execute(statement.returning(first_column)).first() is not None
-
-    def _artifact(self, event: ArtifactWritten) -> None:
-        known = event.model_dump(exclude={"type"})
-        self._session.merge(ArtifactRow(job_id=self._row.id, created_at=self._now, **known))
-        self._append("artifact", {"name": event.name, "bytes": event.bytes})
 
     def _checkpoint(self, event: CheckpointSaved) -> None:
         earlier = self._session.get(CheckpointRow, (self._row.id, event.step))

@@ -16,6 +16,7 @@ from sqlalchemy import ColumnElement, Select, exists, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased, defer
 
 from service.contract.states import JobState, Stage
+from service.store.database import page
 from service.store.models import JobLabelRow, JobRow
 from service.store.scope import Scope
 
@@ -75,8 +76,7 @@ def list_jobs(
     rare = _rarest(session, indexes, wanted, after) if len(indexes) > 1 else None
     if rare is not None:
         statement = statement.where(JobRow.id.in_(rare))
-    rows = list(session.scalars(statement.limit(limit + 1)))
-    return rows[:limit], len(rows) > limit
+    return page(session, statement, limit)
 
 
 def best_metrics(

@@ -14,8 +14,6 @@ said (store/history.py): `phase`, `notice`, `checkpoint`, `checkpoint_pruned`, `
 """
 
 import math
-import secrets
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -33,6 +31,7 @@ from service.contract.spec import SPEC_VERSION, JobSpec
 from service.contract.states import ENDED, STAGE_ORDER, TRANSITIONS, JobState, Stage
 from service.store import usage, wake_ups, webhook_outbox
 from service.store.audit import Entry as AuditEntry
+from service.store.base import new_id
 from service.store.database import db_now
 from service.store.models import Base, EventRow, JobLabelRow, JobRow
 from service.store.owner_models import DEFAULT_PROJECT
@@ -45,8 +44,7 @@ _INSERT_LABEL: Final = insert_into(JobLabelRow.__table__)  # type: ignore[arg-ty
 
 
 def new_job_id() -> str:
-    """Sorting ids is sorting by creation, to the nanosecond of the API's clock."""
-    return f"job-{time.time_ns():016x}{secrets.token_hex(8)}"
+    return new_id("job")
 
 
 def clock(session: Session) -> datetime:

@@ -8,14 +8,13 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.contract.spec import JobSpec
-from service.contract.states import ENDED, JobState, Stage
+from service.contract.states import ENDED, LIVE, JobState, Stage
 from service.errors import JobInUseError, SourceJobError
 from service.store import jobs
 from service.store.models import CheckpointRow, JobRow, JobSourceRow
 from service.store.scope import Scope
 
 MOST_SHOWN: Final = 100
-_LIVE: Final = [state.value for state in JobState if state not in ENDED]
 
 
 @dataclass(frozen=True)
@@ -211,7 +210,7 @@ def derived(session: Session, scope: Scope, job_id: str, *, only_live: bool = Fa
     )
     if only_live:
         query = query.join(JobRow, JobRow.id == JobSourceRow.job_id)
-        query = query.where(JobRow.state.in_(_LIVE))
+        query = query.where(JobRow.state.in_(LIVE))
     return list(session.scalars(query.order_by(JobSourceRow.job_id).limit(MOST_SHOWN)))
 
 

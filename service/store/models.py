@@ -8,6 +8,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 # Alembic and the other readers of the schema find every table here.
 from service.store.base import Base as Base
+from service.store.base import partial_index
 from service.store.owner_models import ApiKeyRow as ApiKeyRow
 from service.store.owner_models import MemberRow as MemberRow
 from service.store.owner_models import ProjectRow as ProjectRow
@@ -104,43 +105,25 @@ class JobRow(Base):
 
     __table_args__ = (
         # What is due, in the order it is sent: small, because few jobs are queued.
-        Index(
-            "ix_jobs_due",
-            "next_publish_at",
-            sqlite_where=text("state = 'queued'"),
-            postgresql_where=text("state = 'queued'"),
-        ),
-        Index(
-            "ix_jobs_waiting",
-            "queue",
-            "priority",
-            "queued_at",
-            "id",
-            sqlite_where=text("state = 'queued'"),
-            postgresql_where=text("state = 'queued'"),
+        partial_index("ix_jobs_due", "next_publish_at", where="state = 'queued'"),
+        partial_index(
+            "ix_jobs_waiting", "queue", "priority", "queued_at", "id", where="state = 'queued'"
         ),
         # The first job of each project in a queue.
-        Index(
+        partial_index(
             "ix_jobs_waiting_of_project",
             "queue",
             "project_id",
             "priority",
             "queued_at",
             "id",
-            sqlite_where=text("state = 'queued'"),
-            postgresql_where=text("state = 'queued'"),
+            where="state = 'queued'",
         ),
-        Index(
-            "ix_jobs_leased",
-            "lease_until",
-            sqlite_where=text("lease_until IS NOT NULL"),
-            postgresql_where=text("lease_until IS NOT NULL"),
-        ),
-        Index(
+        partial_index("ix_jobs_leased", "lease_until", where="lease_until IS NOT NULL"),
+        partial_index(
             "ix_jobs_untracked",
             "tracking_retry_at",
-            sqlite_where=text("tracking_final = false AND ended_at IS NOT NULL"),
-            postgresql_where=text("tracking_final = false AND ended_at IS NOT NULL"),
+            where="tracking_final = false AND ended_at IS NOT NULL",
         ),
         # Lists run newest first: by id.
         Index("ix_jobs_state_id", "state", "id"),
@@ -150,19 +133,12 @@ class JobRow(Base):
         Index("ix_jobs_project_id_state_id", "project_id", "state", "id"),
         Index("ix_jobs_project_id_task_id", "project_id", "task", "id"),
         Index("ix_jobs_project_id_name_id", "project_id", "name", "id"),
-        Index(
+        partial_index(
             "ix_jobs_live_of_search",
             "search_id",
-            sqlite_where=text("search_id IS NOT NULL AND ended_at IS NULL"),
-            postgresql_where=text("search_id IS NOT NULL AND ended_at IS NULL"),
+            where="search_id IS NOT NULL AND ended_at IS NULL",
         ),
-        Index(
-            "ix_jobs_search_id_id",
-            "search_id",
-            "id",
-            sqlite_where=text("search_id IS NOT NULL"),
-            postgresql_where=text("search_id IS NOT NULL"),
-        ),
+        partial_index("ix_jobs_search_id_id", "search_id", "id", where="search_id IS NOT NULL"),
     )
 
 
@@ -289,12 +265,7 @@ class FileRow(Base):
 
     __table_args__ = (
         Index("ix_files_project_id_id", "project_id", "id"),
-        Index(
-            "ix_files_expires_at",
-            "expires_at",
-            sqlite_where=text("expires_at IS NOT NULL"),
-            postgresql_where=text("expires_at IS NOT NULL"),
-        ),
+        partial_index("ix_files_expires_at", "expires_at", where="expires_at IS NOT NULL"),
     )
 
 

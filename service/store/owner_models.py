@@ -3,11 +3,11 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, ForeignKey, Index, String, text
+from sqlalchemy import JSON, BigInteger, ForeignKey, String, text
 from sqlalchemy.orm import Mapped, MappedColumn, mapped_column
 
 from service.contract.roles import DEFAULT_PROJECT as DEFAULT_PROJECT
-from service.store.base import Base
+from service.store.base import Base, partial_index
 
 
 def project_column(*, primary_key: bool = False) -> MappedColumn[str]:
@@ -62,13 +62,12 @@ class MemberRow(Base):
 
     __table_args__ = (
         # A person who was removed may come back under the same name.
-        Index(
+        partial_index(
             "uq_members_project_id_name",
             "project_id",
             "name",
+            where="removed_at IS NULL",
             unique=True,
-            sqlite_where=text("removed_at IS NULL"),
-            postgresql_where=text("removed_at IS NULL"),
         ),
     )
 

@@ -84,19 +84,15 @@ class Waiting:
 
 def waiting(session: Session, limit: int) -> list[Waiting]:
     """The queued predictions of all projects, the oldest first."""
-    columns = (
-        *(PredictionRow.id, PredictionRow.project_id, PredictionRow.model_key),
-        PredictionRow.created_at,
-    )
-    query = select(*columns).where(
+    columns = (PredictionRow.id, PredictionRow.project_id, PredictionRow.model_key)
+    query = select(*columns, PredictionRow.created_at, db_now()).where(
         PredictionRow.state == PredictionState.QUEUED, PredictionRow.deadline_at > db_now()
     )
-    found = session.execute(query.order_by(PredictionRow.id).limit(limit)).all()
-    now = jobs.clock(session) if found else None
     return [
-        Waiting(each.id, each.project_id, each.model_key, (now - each.created_at).total_seconds())
-        for each in found
-        if now is not None
+        Waiting(prediction_id, project, model_key, (now - created_at).total_seconds())
+        for prediction_id, project, model_key, created_at, now in session.execute(
+            query.order_by(PredictionRow.id).limit(limit)
+        )
     ]
 
 
@@ -154,7 +150,7 @@ def training_queues(session: Session, hostname: str) -> list[str]:
     return sorted({queue for queues in found for queue in queues if gpus_of(queue)})
 
 
-def training_waits(session: Session, queues: Sequence[str], *, with_gpus: bool) -> bool:
+def job_waits(session: Session, queues: Sequence[str], *, with_gpus: bool) -> bool:
     """Whether a job in one of these queues could be claimed if there were a device for it."""
     return any(
         claims.first_of_projects(session, queue, gpus_of(queue) if with_gpus else 0)
@@ -169,8 +165,3 @@ def trains_on(session: Session, hostname: str) -> bool:
         JobRow.state.in_(sorted(HELD)), JobRow.stage == Stage.TRAIN, JobRow.worker_id.in_(here)
     )
     return session.scalar(training.limit(1)) is not None
-
-
-def job_waits(session: Session, queues: Sequence[str]) -> bool:
-    """Whether a worker that serves these queues, and has no GPU free, could take a job."""
-    return any(claims.first_of_projects(session, queue, 0) for queue in queues)

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
-    Select,
     bindparam,
     exists,
     func,
@@ -18,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from service.contract.states import HELD, JobState
 from service.errors import ArtifactNotFoundError, CheckpointNotFoundError, JobNotFoundError
-from service.store.database import UtcDateTime, db_now
+from service.store.database import UtcDateTime, db_now, page
 from service.store.models import (
     ArtifactRow,
     AttemptRow,
@@ -31,9 +30,6 @@ from service.store.models import (
 )
 from service.store.quotas import LIMITS_JOBS
 from service.store.scope import Scope, within
-
-_Row = TypeVar("_Row")
-
 
 # Statements of every poll are built once: that takes SQLAlchemy longer than to run them.
 _JOB: Final = select(JobRow).where(JobRow.id == bindparam("job_id"), within(JobRow.project_id))
@@ -140,7 +136,7 @@ def events(
         .where(EventRow.job_id == job_id, EventRow.seq > after, scope.of_job(EventRow.job_id))
         .order_by(EventRow.seq)
     )
-    return _page(session, statement, limit)
+    return page(session, statement, limit)
 
 
 def metrics(
@@ -154,7 +150,7 @@ def metrics(
     )
     if kind is not None:
         statement = statement.where(MetricRow.kind == kind)
-    return _page(session, statement, limit)
+    return page(session, statement, limit)
 
 
 def checkpoints(
@@ -170,7 +166,7 @@ def checkpoints(
         )
         .order_by(CheckpointRow.step)
     )
-    return _page(session, statement, limit)
+    return page(session, statement, limit)
 
 
 def kept_checkpoints(
@@ -189,7 +185,7 @@ def kept_checkpoints(
     )
     if before is not None:
         statement = statement.where(CheckpointRow.step < before)
-    return _page(session, statement, limit)
+    return page(session, statement, limit)
 
 
 def metrics_by_step(session: Session, scope: Scope, job_id: str) -> Iterator[MetricRow]:
@@ -253,7 +249,7 @@ def artifacts(
     statement = _ARTIFACTS.params(job_id=job_id, **scope.given)
     if after is not None:
         statement = statement.where(ArtifactRow.name > after)
-    return _page(session, statement, limit)
+    return page(session, statement, limit)
 
 
 def artifacts_under(session: Session, scope: Scope, job_id: str, folder: str) -> list[ArtifactRow]:
@@ -270,11 +266,6 @@ def artifact(session: Session, scope: Scope, job_id: str, name: str) -> Artifact
     if row is None:
         raise ArtifactNotFoundError(f"Job {job_id} has no artifact {name[:200]!r}.")
     return row
-
-
-def _page(session: Session, statement: Select[_Row], limit: int) -> tuple[list[_Row], bool]:
-    rows = list(session.scalars(statement.limit(limit + 1)))
-    return rows[:limit], len(rows) > limit
 
 
 # ---- workers and counts -----------------------------------------------------------------------

@@ -4,8 +4,8 @@ A quota that is set has its project's row locked until then, so that of requests
 only those get through that there is room for. Without a quota nothing is locked.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
 from sqlalchemy import ColumnElement, Select, func, select
@@ -43,6 +43,14 @@ def locked(session: Session, project: str) -> ProjectRow:
     another order two transactions could wait for each other."""
     query = select(ProjectRow).where(ProjectRow.id == project).with_for_update()
     return session.scalars(query, execution_options={"populate_existing": True}).one()
+
+
+def locked_open(session: Session, project: str) -> ProjectRow:
+    """The same of a project that takes new things. Raises ProjectArchivedError."""
+    row = locked(session, project)
+    if row.archived_at is not None:
+        raise projects.archived_error(row.name)
+    return row
 
 
 # ---- queued jobs --------------------------------------------------------------------------------
@@ -106,16 +114,13 @@ def _require_queue_room(session: Session, project: ProjectRow, more: int) -> Non
     count = session.scalar(select(func.count()).select_from(waiting.limit(limit + 1).subquery()))
     if (count or 0) + more > limit:
         raise QueueQuotaError(
-            f"The project {project.name} may have {_counted(limit, 'queued or paused job')}, and "
-            f"has {count}. Wait until some have started, or cancel some.",
+            f"The project {project.name} may have {limit:,} queued or paused "
+            f"job{'' if limit == 1 else 's'}, and has {count}. Wait until some "
+            "have started, or cancel some.",
             quota="max_queued_jobs",
             limit=limit,
             used=count,
         )
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
 # ---- bytes --------------------------------------------------------------------------------------
@@ -123,51 +128,38 @@ def _counted(number: int, what: str) -> str:
 
 def stored_bytes(session: Session, project: str) -> int:
     """Of its files, parts of files, and the registered checkpoints and artifacts of its jobs."""
-    owners = (FileRow.project_id, UploadRow.project_id, JobRow.project_id)
-    return _stored(session, *(owner == project for owner in owners))[project]
-
-
-def all_stored_bytes(session: Session) -> dict[str, int]:
-    """The same of every project that stores anything."""
-    return dict(_stored(session))
+    return stored_by_project(session, Scope(project))[project]
 
 
 def stored_by_project(session: Session, scope: Scope) -> dict[str, int]:
-    """The same of every project in the scope that stores anything."""
-    if scope.project is None:
-        return all_stored_bytes(session)
-    return {scope.project: stored_bytes(session, scope.project)}
-
-
-def _stored(session: Session, *where: ColumnElement[bool]) -> Mapping[str, int]:
-    of_file, of_part, of_job = where or (None, None, None)
-    files = select(FileRow.project_id, func.sum(FileRow.bytes)).group_by(FileRow.project_id)
+    """The same of every project in the scope that stores anything, and of a scope's own project."""
+    files = (
+        select(FileRow.project_id, func.sum(FileRow.bytes))
+        .where(scope.of(FileRow.project_id))
+        .group_by(FileRow.project_id)
+    )
     parts = (
         select(UploadRow.project_id, func.sum(UploadPartRow.bytes))
         .join(UploadPartRow, UploadPartRow.upload_id == UploadRow.id)
+        .where(scope.of(UploadRow.project_id))
         .group_by(UploadRow.project_id)
     )
-    found: dict[str, int] = defaultdict(int)
-    for query, condition in (
-        (files, of_file),
-        (parts, of_part),
-        (_of_jobs(CheckpointRow, CheckpointRow.pruned_at.is_(None)), of_job),
-        (_of_jobs(ArtifactRow, JobRow.workspace_pruned_at.is_(None)), of_job),
-    ):
-        for project, size in session.execute(
-            query if condition is None else query.where(condition)
-        ):
+    checkpoints = _of_jobs(scope, CheckpointRow, CheckpointRow.pruned_at.is_(None))
+    artifacts = _of_jobs(scope, ArtifactRow, JobRow.workspace_pruned_at.is_(None))
+    found = Counter({} if scope.project is None else {scope.project: 0})
+    for query in (files, parts, checkpoints, artifacts):
+        for project, size in session.execute(query):
             found[project] += int(size)
-    return found
+    return dict(found)
 
 
 def _of_jobs(
-    table: type[CheckpointRow] | type[ArtifactRow], is_there: ColumnElement[bool]
+    scope: Scope, table: type[CheckpointRow] | type[ArtifactRow], is_there: ColumnElement[bool]
 ) -> Select[str, int]:
     return (
         select(JobRow.project_id, func.sum(table.bytes))
         .join(table, table.job_id == JobRow.id)
-        .where(is_there)
+        .where(is_there, scope.of(JobRow.project_id))
         .group_by(JobRow.project_id)
     )
 

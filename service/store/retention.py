@@ -12,7 +12,7 @@ from pathlib import Path
 from sqlalchemy import delete, func, select, text, update
 from sqlalchemy.orm import Session
 
-from service.contract.states import ENDED, HELD, JobState, Stage
+from service.contract.states import ENDED, HELD, LIVE, Stage
 from service.store import jobs, lineage, mlflow_removals
 from service.store.database import db_now
 from service.store.models import AttemptRow, CheckpointRow, FileRow, JobRow, RemovalRow
@@ -20,7 +20,6 @@ from service.store.scope import EVERYTHING
 
 # Any constant that no other advisory lock of ours has.
 _POSTGRES_LOCK = 0x4B454550
-_LIVE = [state.value for state in JobState if state not in ENDED]
 
 
 def lock_products(session: Session) -> None:
@@ -147,7 +146,7 @@ def uploads(session: Session) -> list[Upload]:
 def prepared_in_use(session: Session) -> set[str]:
     """Names of the prepared data of all jobs that have not ended."""
     results = session.scalars(
-        select(JobRow.results).where(JobRow.state.in_(_LIVE), JobRow.stage != Stage.PREPARE.value)
+        select(JobRow.results).where(JobRow.state.in_(LIVE), JobRow.stage != Stage.PREPARE.value)
     )
     return {
         Path(result[Stage.PREPARE]["prepared_dir"]).name

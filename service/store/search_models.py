@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import JSON, ForeignKey, Index, String, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.store.base import Base
+from service.store.base import Base, partial_index
 from service.store.owner_models import project_column
 
 
@@ -66,18 +66,8 @@ class SearchRow(Base):
     tracking_retry_at: Mapped[datetime | None]
 
     __table_args__ = (
-        Index(
-            "ix_searches_look_at",
-            "look_at",
-            sqlite_where=text("ended_at IS NULL"),
-            postgresql_where=text("ended_at IS NULL"),
-        ),
-        Index(
-            "ix_searches_untracked",
-            "tracking_retry_at",
-            sqlite_where=text("tracking_final = false"),
-            postgresql_where=text("tracking_final = false"),
-        ),
+        partial_index("ix_searches_look_at", "look_at", where="ended_at IS NULL"),
+        partial_index("ix_searches_untracked", "tracking_retry_at", where="tracking_final = false"),
         Index("ix_searches_project_id_id", "project_id", "id"),
         Index("ix_searches_state_id", "state", "id"),
         Index(
@@ -124,12 +114,11 @@ class SearchTrialRow(Base):
 
     __table_args__ = (
         Index("ix_search_trials_search_id_state_number", "search_id", "state", "number"),
-        Index(
+        partial_index(
             "ix_search_trials_uncleaned",
             "search_id",
             "number",
-            sqlite_where=text("state = 'pruned' AND is_cleaned = false"),
-            postgresql_where=text("state = 'pruned' AND is_cleaned = false"),
+            where="state = 'pruned' AND is_cleaned = false",
         ),
     )
 

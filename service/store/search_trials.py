@@ -4,7 +4,7 @@ Every write belongs to one version of its search (`claim_version`): of several r
 read the same version, one writes, and the others read again.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -260,8 +260,3 @@ def uncleaned(session: Session, limit: int) -> list[Uncleaned]:
         )
         for search_id, number, job_id, ended_at, pruned_at in session.execute(query)
     ]
-
-
-def mark_cleaned(session: Session, trials: Sequence[Uncleaned]) -> None:
-    for each in trials:
-        change_trial(session, each.search_id, each.number, {"is_cleaned": True})

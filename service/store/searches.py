@@ -4,8 +4,6 @@ What the reconciler reads and writes of trials is in `search_trials`.
 """
 
 import math
-import secrets
-import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -20,8 +18,9 @@ from service.errors import (
     SearchNotFoundError,
     TooManySearchesError,
 )
-from service.store import jobs, projects, quotas
-from service.store.database import db_now
+from service.store import jobs, quotas
+from service.store.base import new_id
+from service.store.database import db_now, page
 from service.store.models import JobRow, SearchReportRow, SearchRow, SearchTrialRow
 from service.store.scope import Scope
 from service.studies.history import Trial
@@ -30,7 +29,6 @@ MOST_UNFINISHED = 100
 """Of a project: each search that has not ended is work for the reconciler."""
 MOST_REPORTS = 100
 """Of a trial on a page; without rungs a trial reports each evaluation, perhaps thousands."""
-_PREFIX = "search-"
 
 
 class SearchFilter(NamedTuple):
@@ -49,10 +47,6 @@ class TrialAndJob(NamedTuple):
     last_metrics: dict[str, Any] | None
 
 
-def new_id() -> str:
-    return f"{_PREFIX}{time.time_ns():016x}{secrets.token_hex(8)}"
-
-
 def insert(
     session: Session,
     project_id: str,
@@ -65,7 +59,7 @@ def insert(
     require_room(session, project_id)
     now = db_now()
     row = SearchRow(
-        id=new_id(),
+        id=new_id("search"),
         project_id=project_id,
         name=spec.name,
         task=spec.job.task.type,
@@ -94,9 +88,7 @@ def require_room(session: Session, project_id: str) -> None:
 
     The project's row is locked, so that of requests at the same time no more get through than may.
     """
-    owner = quotas.locked(session, project_id)
-    if owner.archived_at is not None:
-        raise projects.archived_error(owner.name)
+    owner = quotas.locked_open(session, project_id)
     unfinished = select(func.count()).where(
         SearchRow.project_id == project_id, SearchRow.ended_at.is_(None)
     )
@@ -168,7 +160,6 @@ def list_searches(
         .options(defer(SearchRow.spec))
         .where(scope.of(SearchRow.project_id))
         .order_by(SearchRow.id.desc())
-        .limit(limit + 1)
     )
     if after is not None:
         query = query.where(SearchRow.id < after)
@@ -178,8 +169,7 @@ def list_searches(
         query = query.where(SearchRow.task == wanted.task)
     if wanted.name is not None:
         query = query.where(SearchRow.name == wanted.name)
-    rows = list(session.scalars(query))
-    return rows[:limit], len(rows) > limit
+    return page(session, query, limit)
 
 
 def trials(

@@ -1,13 +1,13 @@
 """Sessions of browsers. Each belongs to the key it began with, and ends with it at the latest."""
 
 import secrets
-import time
 from typing import Final
 
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from service.store import keys
+from service.store.base import new_id
 from service.store.database import db_now
 from service.store.models import SessionRow
 
@@ -23,7 +23,7 @@ def begin(session: Session, key_id: str) -> tuple[str, str]:
     token = secrets.token_urlsafe(_TOKEN_BYTES)
     row = SessionRow(
         # Tells which of two is older that began in the same millisecond, SQLite's unit.
-        id=f"session-{time.time_ns():016x}{secrets.token_hex(8)}",
+        id=new_id("session"),
         sha256=keys.sha256(token),
         key_id=key_id,
         created_at=db_now(),

@@ -1,9 +1,10 @@
 """Events and metrics of a job in one order, newest first: by time, at the same time the events
 above the metrics, and each kind by its own numbers."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from heapq import merge
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
@@ -33,34 +34,19 @@ def newest_first(
     bounds = _bounds(session, scope, job_id, before)
     if bounds is None:
         return [], False
-    events: list[EventRow | MetricRow] = list(
-        session.scalars(
-            select(EventRow)
-            .where(
-                EventRow.job_id == job_id,
-                EventRow.type.not_in(_HIDDEN),
-                scope.of_job(EventRow.job_id),
-                *bounds[0],
-            )
-            .order_by(EventRow.seq.desc())
-            .limit(limit + 1)
-        )
+    of_events, of_metrics = bounds
+    wanted = (
+        (EventRow, EventRow.type.not_in(_HIDDEN), of_events),
+        (MetricRow, MetricRow.kind.in_(_SHOWN), of_metrics),
     )
-    metrics: list[EventRow | MetricRow] = list(
-        session.scalars(
-            select(MetricRow)
-            .where(
-                MetricRow.job_id == job_id,
-                MetricRow.kind.in_(_SHOWN),
-                scope.of_job(MetricRow.job_id),
-                *bounds[1],
-            )
-            .order_by(MetricRow.seq.desc())
-            .limit(limit + 1)
+    found: list[Sequence[Any]] = []
+    for table, is_shown, bound in wanted:
+        query = select(table).where(
+            table.job_id == job_id, is_shown, scope.of_job(table.job_id), *bound
         )
-    )
+        found.append(session.scalars(query.order_by(table.seq.desc()).limit(limit + 1)).all())
     rows: list[EventRow | MetricRow] = list(
-        merge(events, metrics, key=lambda row: (row.at, isinstance(row, EventRow)), reverse=True)
+        merge(*found, key=lambda row: (row.at, isinstance(row, EventRow)), reverse=True)
     )
     return rows[:limit], len(rows) > limit
 

@@ -4,8 +4,6 @@
 repeated completion continues, whatever was killed. The other states are ends.
 """
 
-import secrets
-import time
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -20,6 +18,7 @@ from service.errors import (
     UploadSessionNotFoundError,
 )
 from service.store import files, projects, quotas, retention
+from service.store.base import new_id
 from service.store.database import db_now
 from service.store.models import FileRow, UploadPartRow, UploadRow
 from service.store.scope import Scope
@@ -61,11 +60,7 @@ class Part:
 
 
 def new_part_id() -> str:
-    return _new_id("part")
-
-
-def _new_id(kind: str) -> str:
-    return f"{kind}-{time.time_ns():016x}{secrets.token_hex(8)}"
+    return new_id("part")
 
 
 def folder(upload_id: str) -> str:
@@ -79,9 +74,7 @@ def create(session: Session, project: str, new: NewUpload) -> UploadRow:
     The project's row is locked, so that of requests at the same time no more get through than may.
     Its storage is checked but not reserved: each part uses up its own bytes.
     """
-    owner = quotas.locked(session, project)
-    if owner.archived_at is not None:
-        raise projects.archived_error(owner.name)
+    owner = quotas.locked_open(session, project)
     is_open = (
         UploadRow.project_id == project,
         UploadRow.state.in_(_OPEN),
@@ -93,7 +86,7 @@ def create(session: Session, project: str, new: NewUpload) -> UploadRow:
         )
     quotas.require_room(session, project, new.bytes)
     row = UploadRow(
-        id=_new_id("upload"),
+        id=new_id("upload"),
         project_id=project,
         filename=new.filename,
         purpose=new.purpose,

@@ -10,11 +10,12 @@ from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime, time, timedelta
 from typing import Final
 
-from sqlalchemy import and_, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.contract.states import HELD, JobState
-from service.store.database import db_now, insert_or
+from service.contract.states import JobState
+from service.store import fair_shares
+from service.store.database import insert_or
 from service.store.models import AttemptRow, JobRow, UsageDayRow
 from service.store.scope import Scope
 
@@ -115,7 +116,8 @@ def days(session: Session, scope: Scope, first: str, last: str) -> list[Day]:
     for row in session.scalars(query):
         found[row.day, row.project_id] = Used(**{name: getattr(row, name) for name in names})
         sizes[row.day, row.project_id] = row.bytes_stored
-    for project, gpus, began, now in _running(session, scope):
+    running = fair_shares.NOW_AND_RUNNING.where(scope.of(JobRow.project_id))
+    for project, gpus, began, now in session.execute(running):
         for day, used in _of_attempt(gpus, began, now).items():
             if first <= day <= last:
                 found[day, project] += used
@@ -123,12 +125,3 @@ def days(session: Session, scope: Scope, first: str, last: str) -> list[Day]:
         Day(project, day, used, sizes.get((day, project), 0))
         for (day, project), used in sorted(found.items())
     ]
-
-
-def _running(session: Session, scope: Scope) -> list[tuple[str, int, datetime, datetime]]:
-    query = (
-        select(JobRow.project_id, AttemptRow.gpus, AttemptRow.started_at, db_now())
-        .join(AttemptRow, and_(AttemptRow.job_id == JobRow.id, AttemptRow.epoch == JobRow.epoch))
-        .where(JobRow.state.in_(sorted(HELD)), scope.of(JobRow.project_id))
-    )
-    return [(row[0], row[1], row[2], row[3]) for row in session.execute(query)]

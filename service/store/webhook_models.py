@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import Index, String, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.store.base import Base
+from service.store.base import Base, partial_index
 from service.store.owner_models import project_column
 
 
@@ -77,13 +77,7 @@ class DeliveryRow(Base):
     """Why the last try failed."""
 
     __table_args__ = (
-        Index(
-            "ix_webhook_deliveries_due",
-            "lane",
-            "due_at",
-            sqlite_where=text("state = 'pending'"),
-            postgresql_where=text("state = 'pending'"),
-        ),
+        partial_index("ix_webhook_deliveries_due", "lane", "due_at", where="state = 'pending'"),
         Index("ix_webhook_deliveries_webhook_id_id", "webhook_id", "id"),
         Index("ix_webhook_deliveries_job_id_id", "job_id", "id"),
         Index("ix_webhook_deliveries_ended_at", "ended_at"),

@@ -5,8 +5,6 @@ A project without endpoints costs one indexed read for each event that receivers
 
 import hashlib
 import re
-import secrets
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -18,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from service.contract import webhooks
 from service.contract.webhooks import DeliveryState, EventType
+from service.store.base import new_id
 from service.store.models import DeliveryRow, EventRow, JobRow, WebhookRow
 
 _INSERT: Final = insert_into(DeliveryRow.__table__)  # type: ignore[arg-type]
@@ -35,11 +34,6 @@ class _Receiver(NamedTuple):
     webhook_id: str | None = None
     url: str | None = None
     secret_name: str | None = None
-
-
-def new_id() -> str:
-    """Sorting ids is sorting by creation."""
-    return f"delivery-{time.time_ns():016x}{secrets.token_hex(8)}"
 
 
 def add(session: Session, job: JobRow, event: EventRow) -> None:
@@ -119,7 +113,7 @@ def pending(
 ) -> dict[str, Any]:
     """The columns of a delivery that is due at once."""
     return {
-        "id": new_id(),
+        "id": new_id("delivery"),
         "project_id": project,
         "event_type": str(event_type),
         "payload": payload,

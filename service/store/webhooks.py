@@ -1,7 +1,6 @@
 """A project's endpoints, as users see and change them."""
 
 import secrets
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -16,8 +15,9 @@ from service.errors import (
     WebhookDisabledError,
     WebhookNotFoundError,
 )
-from service.store import projects, queries, quotas, webhook_outbox
-from service.store.database import db_now
+from service.store import jobs, queries, quotas, webhook_outbox
+from service.store.base import new_id
+from service.store.database import db_now, page
 from service.store.models import DeliveryRow, WebhookRow
 from service.store.scope import Scope
 
@@ -37,9 +37,7 @@ def create(session: Session, project: str, given: dict[str, Any], seal: Seal) ->
     The project's row is locked, so that of requests at the same time no more get through than may,
     and a new key of the secrets finds this one.
     """
-    owner = quotas.locked(session, project)
-    if owner.archived_at is not None:
-        raise projects.archived_error(owner.name)
+    owner = quotas.locked_open(session, project)
     count = session.scalar(select(func.count()).where(WebhookRow.project_id == project)) or 0
     if count >= webhooks.MOST_ENDPOINTS:
         raise TooManyWebhooksError(
@@ -49,7 +47,7 @@ def create(session: Session, project: str, given: dict[str, Any], seal: Seal) ->
             limit=webhooks.MOST_ENDPOINTS,
             used=count,
         )
-    webhook_id = f"webhook-{time.time_ns():016x}{secrets.token_hex(8)}"
+    webhook_id = new_id("webhook")
     row = WebhookRow(
         id=webhook_id,
         project_id=project,
@@ -156,20 +154,19 @@ def seal_again(session: Session, again: Callable[[str, str, str], str]) -> int:
 def test(session: Session, scope: Scope, webhook_id: str) -> DeliveryRow:
     """Have a test event sent. Raises WebhookNotFoundError, WebhookDisabledError."""
     row = _enabled(session, scope, webhook_id)
-    now = session.connection().execute(select(db_now())).scalar_one()
+    now = jobs.clock(session)
     event_id = f"evt_{secrets.token_hex(16)}"
     data = {"webhook": row.id, "project": row.project_id}
-    payload = webhooks.envelope(event_id, EventType.TEST, now, data)
-    columns = webhook_outbox.pending(
+    return _sent(
+        session,
         project=row.project_id,
         webhook_id=row.id,
         lane=row.id,
         event_id=event_id,
         event_type=EventType.TEST,
-        payload=payload,
+        payload=webhooks.envelope(event_id, EventType.TEST, now, data),
         at=now,
     )
-    return _added(session, columns)
 
 
 def _enabled(session: Session, scope: Scope, webhook_id: str) -> WebhookRow:
@@ -182,8 +179,9 @@ def _enabled(session: Session, scope: Scope, webhook_id: str) -> WebhookRow:
     return row
 
 
-def _added(session: Session, columns: dict[str, Any]) -> DeliveryRow:
-    row = DeliveryRow(**columns)
+def _sent(session: Session, **given: Any) -> DeliveryRow:
+    """`given`: as `webhook_outbox.pending` takes it."""
+    row = DeliveryRow(**webhook_outbox.pending(**given))
     session.add(row)
     session.flush()
     session.refresh(row)
@@ -212,8 +210,7 @@ def deliveries(
             query = query.where(column == wanted)
     if after is not None:
         query = query.where(DeliveryRow.id < after)
-    rows = list(session.scalars(query.order_by(DeliveryRow.id.desc()).limit(limit + 1)))
-    return rows[:limit], len(rows) > limit
+    return page(session, query.order_by(DeliveryRow.id.desc()), limit)
 
 
 def replay(session: Session, scope: Scope, webhook_id: str, delivery_id: str) -> DeliveryRow:
@@ -242,7 +239,8 @@ def _delivery(session: Session, delivery_id: str, of_owner: ColumnElement[bool])
 
 
 def _again(session: Session, row: DeliveryRow) -> DeliveryRow:
-    columns = webhook_outbox.pending(
+    return _sent(
+        session,
         project=row.project_id,
         webhook_id=row.webhook_id,
         lane=row.lane,
@@ -252,6 +250,5 @@ def _again(session: Session, row: DeliveryRow) -> DeliveryRow:
         event_id=row.event_id,
         event_type=row.event_type,
         payload=row.payload,
-        at=session.connection().execute(select(db_now())).scalar_one(),
+        at=jobs.clock(session),
     )
-    return _added(session, columns)

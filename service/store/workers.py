@@ -1,6 +1,6 @@
 """The live workers: each writes its own row and renews it with every heartbeat."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import delete, update
@@ -30,21 +30,7 @@ class WorkerInfo:
 def register(session: Session, info: WorkerInfo) -> None:
     """Write the worker's row; a row that an earlier worker of the same name left is replaced."""
     now = jobs.clock(session)
-    session.merge(
-        WorkerRow(
-            id=info.id,
-            hostname=info.hostname,
-            pid=info.pid,
-            queues=info.queues,
-            devices=info.devices,
-            version=info.version,
-            slots=info.slots,
-            has_hub_token=info.has_hub_token,
-            doctor=info.doctor,
-            started_at=now,
-            last_seen_at=now,
-        )
-    )
+    session.merge(WorkerRow(**asdict(info), started_at=now, last_seen_at=now))
     session.flush()
 
 

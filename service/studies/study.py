@@ -8,18 +8,19 @@ from functools import cached_property
 from random import Random
 from typing import Any
 
+import optuna
+from optuna.exceptions import ExperimentalWarning
 from optuna.trial import Trial as OptunaTrial
 from optuna.trial import TrialState as OptunaState
 
 from service.contract.search.objectives import Objective
-from service.contract.search.pruners import PrunerSpec
+from service.contract.search.pruners import MedianPruner, PatiencePruner, PrunerSpec
 from service.contract.search.samplers import GridSampler, SamplerSpec
 from service.contract.search.space import Dimension
 from service.contract.search.states import TrialState
 from service.studies.history import Trial
 from service.studies.optuna_study import STATES, OptunaStudy
 from service.studies.parameters import parameters_of
-from service.studies.pruners import make_pruner
 from service.studies.samplers import make_sampler
 
 
@@ -46,7 +47,7 @@ class Study:
         self._parameters = parameters_of(space)
         self._objectives = objectives
         self._sampler = sampler
-        self._pruner = make_pruner(pruner)
+        self._pruner = _optunas(pruner)
         self._made: OptunaStudy | None = None
 
     @property
@@ -135,6 +136,28 @@ class Study:
             if parameter.dimension.is_met(values):
                 values[path] = parameter.suggested(asked)
         return values
+
+
+def _optunas(pruner: PrunerSpec) -> optuna.pruners.BasePruner:
+    """For `asha` and `hyperband`, which pause trials as Optuna cannot, one that prunes nothing.
+
+    Optuna's samplers do not see the brackets of Hyperband either: since its version 5 they ask the
+    study for all trials (`_get_trials`), and a bracket's study hides the others from `get_trials`
+    only. A test holds this.
+    """
+    match pruner:
+        case MedianPruner():
+            return optuna.pruners.MedianPruner(
+                pruner.n_startup_trials,
+                n_warmup_steps=pruner.n_warmup,
+                n_min_trials=pruner.n_min_trials,
+            )
+        case PatiencePruner():
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ExperimentalWarning)
+                return optuna.pruners.PatientPruner(None, pruner.patience, pruner.min_delta)
+        case _:
+            return optuna.pruners.NopPruner()
 
 
 @contextmanager

@@ -77,8 +77,9 @@ class CheckedBackend(httpcore.NetworkBackend):
         """Those of the host that may be reached. Raises ReceiverNotAllowedError if none may."""
         reachable, refused = [], None
         for address in _looked_up(host, port, self._deadlines.left(None)):
+            without_zone = ipaddress.ip_address(address.partition("%")[0])
             try:
-                self._allowed.require_reachable(host, _without_zone(address))
+                self._allowed.require_reachable(host, str(without_zone))
                 reachable.append(address)
             except ReceiverNotAllowedError as error:
                 refused = error
@@ -107,10 +108,6 @@ def _looked_up(host: str, port: int, seconds: float) -> list[str]:
     if isinstance(answer, Exception):
         raise httpcore.ConnectError(f"{host} cannot be looked up: {answer}")
     return answer
-
-
-def _without_zone(address: str) -> str:
-    return str(ipaddress.ip_address(address.partition("%")[0]))
 
 
 class _TimedStream(httpcore.NetworkStream):

@@ -23,8 +23,6 @@ TRY_SECONDS: Final = 10.0
 _MOST_CONNECTIONS: Final = 64
 _KEPT_CONNECTIONS: Final = 16
 _KEPT_SECONDS: Final = 15.0
-_REFUSED: Final = "the receiver answered HTTP {status}"
-_REDIRECTED: Final = "the receiver answered HTTP {status}: redirects are not followed"
 _LONGEST_ERROR: Final = 300
 _SECONDS: Final = re.compile(rb"[0-9]{1,9}")
 
@@ -129,12 +127,12 @@ def _judged(claimed: Claimed, response: httpcore.Response, answer: str) -> Outco
     status = response.status
     if 200 <= status < 300:
         return Outcome(claimed, status=status, answer=answer)
-    words = _REDIRECTED if 300 <= status < 400 else _REFUSED
+    redirected = ": redirects are not followed" if 300 <= status < 400 else ""
     return Outcome(
         claimed,
         status=status,
         answer=answer,
-        error=words.format(status=status),
+        error=f"the receiver answered HTTP {status}{redirected}",
         is_final=status == 410,
         retry_after=_retry_after(response),
     )

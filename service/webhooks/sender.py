@@ -63,8 +63,10 @@ class WebhookSender(BackgroundLoop):
     def _round(self) -> None:
         """Write what has ended and claim as much again, in one transaction."""
         ended = self._unwritten
-        if not ended and not self._is_due():
-            return
+        if not ended:
+            with self._database.read() as session:
+                if not deliveries.is_due(session):
+                    return
         left = self._on_the_way - Counter(_lane(outcome.claimed) for outcome in ended)
         failing = self._with_failing(ended)
         room = Room(MOST_AT_ONCE, MOST_OF_LANE, MOST_OF_PROJECT, left, failing)
@@ -85,10 +87,6 @@ class WebhookSender(BackgroundLoop):
             threading.Thread(target=self._send, args=(claimed,), daemon=True).start()
         except RuntimeError as error:  # the machine's or the container's limit on threads
             self._outcomes.put(Outcome(claimed, error=f"the service has no thread left: {error}"))
-
-    def _is_due(self) -> bool:
-        with self._database.read() as session:
-            return deliveries.is_due(session)
 
     def _with_failing(self, ended: list[Outcome]) -> set[str]:
         """The failing lanes, now that these have ended."""

@@ -56,6 +56,8 @@ class TestStrategy:
         given = ResourcesSpec.model_validate({"gpus": 2, "strategy": "ddp"})
         assert given.strategy == given.chosen_strategy == DDPSpec()
         assert ResourcesSpec.model_validate({"gpus": 2, "strategy": "fsdp"}).strategy == FSDPSpec()
+        sharded = ResourcesSpec.model_validate({"gpus": 2, "strategy": "deepspeed"})
+        assert sharded.strategy == DeepSpeedSpec(zero_stage=2)
         unnamed = ResourcesSpec.model_validate({"gpus": 2, "strategy": {"timeout": 5}})
         assert unnamed.strategy == DDPSpec(timeout=5)
         assert ResourcesSpec(gpus=2).chosen_strategy == DDPSpec()
@@ -112,45 +114,8 @@ class TestFSDP:
         with pytest.raises(ValidationError, match=sentence):
             FSDPSpec.model_validate(options)
 
-    @pytest.mark.parametrize(
-        ("section", "sentence"),
-        [
-            ({"training": {"optim": "adafactor"}}, "`training.optim: adafactor` needs whole"),
-            ({"training": {"fp16": True}}, "with `fsdp` use `bf16`"),
-            (
-                {"training": {"torch_compile": True}},
-                "`training.torch_compile` does not work with `fsdp`",
-            ),
-            ({"training": {"bf16_full_eval": True}}, "`training.bf16_full_eval` cannot change"),
-            (
-                {"peft": {"method": "lora", "quantization": {"bits": 8}}},
-                "`peft.quantization` packs weights so that `fsdp` cannot shard them",
-            ),
-            (
-                {
-                    "resources": {
-                        "gpus": 0,
-                        "num_processes": 2,
-                        "strategy": {"type": "fsdp", "cpu_offload": True},
-                    }
-                },
-                "`resources.strategy.cpu_offload` is for GPUs",
-            ),
-        ],
-    )
-    def test_contradictions(self, section: dict[str, Any], sentence: str) -> None:
-        resources = {"resources": {"gpus": 2, "strategy": "fsdp"}}
-        with pytest.raises(ValidationError, match=sentence):
-            job_spec(**{**resources, **section})
-        job_spec(**resources)
-
 
 class TestDeepSpeed:
-    def test_its_name_alone_means_its_defaults(self) -> None:
-        given = ResourcesSpec.model_validate({"gpus": 2, "strategy": "deepspeed"})
-        assert given.strategy == given.chosen_strategy == DeepSpeedSpec()
-        assert DeepSpeedSpec().zero_stage == 2
-
     @pytest.mark.parametrize("name", REFUSED_DEEPSPEED)
     def test_what_is_refused_with_a_reason(self, name: str) -> None:
         sentence = f"`{name}` is refused: {REFUSED_DEEPSPEED[name]}"
@@ -179,33 +144,38 @@ class TestDeepSpeed:
         with pytest.raises(ValidationError, match=sentence):
             DeepSpeedSpec.model_validate(options)
 
-    @pytest.mark.parametrize(
-        ("section", "sentence"),
-        [
-            (
-                {"training": {"optim": "adagrad"}},
-                "`training.optim: adagrad` cannot update the shards",
-            ),
-            ({"training": {"optim": "adafactor"}}, "use one of `adamw_torch`"),
-            ({"training": {"fp16": True}}, "with `deepspeed` use `bf16`"),
-            (
-                {"training": {"torch_compile": True}},
-                "`training.torch_compile` does not work with `deepspeed`",
-            ),
-            ({"training": {"bf16_full_eval": True}}, "`training.bf16_full_eval` cannot change"),
-            ({"training": {"on_oom": "halve_batch"}}, "works with one process only"),
-            (
-                {"model": {"name_or_path": "org/model", "dtype": "bfloat16"}},
-                "`model.dtype: bfloat16`: `deepspeed` needs `float32` weights",
-            ),
-            (
-                {"peft": {"method": "lora", "quantization": {"bits": 8}}},
-                "`peft.quantization` packs weights so that `deepspeed` cannot shard them",
-            ),
-        ],
-    )
-    def test_contradictions(self, section: dict[str, Any], sentence: str) -> None:
-        resources = {"resources": {"gpus": 2, "strategy": "deepspeed"}}
-        with pytest.raises(ValidationError, match=sentence):
-            job_spec(**{**resources, **section})
-        job_spec(**resources)
+
+QUANTIZED = {"peft": {"method": "lora", "quantization": {"bits": 8}}}
+OFFLOADED = {"gpus": 0, "num_processes": 2, "strategy": {"type": "fsdp", "cpu_offload": True}}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "section", "sentence"),
+    [
+        ("fsdp", {"training": {"optim": "adafactor"}}, "`training.optim: adafactor` needs whole"),
+        ("fsdp", {"training": {"fp16": True}}, "with `fsdp` use `bf16`"),
+        ("fsdp", {"training": {"torch_compile": True}}, "does not work with `fsdp`"),
+        ("fsdp", {"training": {"bf16_full_eval": True}}, "that `fsdp` has sharded"),
+        ("fsdp", QUANTIZED, "`peft.quantization` packs weights so that `fsdp` cannot shard them"),
+        ("fsdp", {"resources": OFFLOADED}, "`resources.strategy.cpu_offload` is for GPUs"),
+        ("deepspeed", {"training": {"optim": "adagrad"}}, "cannot update the shards"),
+        ("deepspeed", {"training": {"optim": "adafactor"}}, "use one of `adamw_torch`"),
+        ("deepspeed", {"training": {"fp16": True}}, "with `deepspeed` use `bf16`"),
+        ("deepspeed", {"training": {"torch_compile": True}}, "does not work with `deepspeed`"),
+        ("deepspeed", {"training": {"bf16_full_eval": True}}, "that `deepspeed` updates"),
+        ("deepspeed", {"training": {"on_oom": "halve_batch"}}, "works with one process only"),
+        ("deepspeed", QUANTIZED, "so that `deepspeed` cannot shard them"),
+        (
+            "deepspeed",
+            {"model": {"name_or_path": "org/model", "dtype": "bfloat16"}},
+            "`model.dtype: bfloat16`: `deepspeed` needs `float32` weights",
+        ),
+    ],
+)
+def test_what_strategies_that_shard_contradict(
+    strategy: str, section: dict[str, Any], sentence: str
+) -> None:
+    resources = {"resources": {"gpus": 2, "strategy": strategy}}
+    with pytest.raises(ValidationError, match=sentence):
+        job_spec(**{**resources, **section})
+    job_spec(**resources)

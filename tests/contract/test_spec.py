@@ -139,13 +139,6 @@ class TestTraining:
     def test_older_names_are_accepted(self, old: str, new: str, value: Any) -> None:
         assert getattr(job_spec(training={old: value}).training, new) == value
 
-    def test_adafactor_was_once_a_flag(self) -> None:
-        assert job_spec(training={"adafactor": True}).training.optim == "adafactor"
-
-    def test_both_names_with_different_values_are_refused(self) -> None:
-        with pytest.raises(ValidationError, match="give one of them"):
-            job_spec(training={"warmup_ratio": 0.1, "warmup_steps": 10})
-
     @pytest.mark.parametrize("given", [{"on_oom": "halve_batch"}, {"auto_find_batch_size": True}])
     def test_one_option_with_two_names(self, given: dict[str, Any]) -> None:
         training = job_spec(training=given).training
@@ -156,7 +149,6 @@ class TestTraining:
         ("training", "message"),
         [
             ({"on_oom": "fail", "auto_find_batch_size": True}, "contradict each other"),
-            ({"on_oom": "halve_batch", "auto_find_batch_size": False}, "contradict each other"),
             ({"non_finite_rollbacks": 2}, "does nothing without `on_non_finite: rollback`"),
             ({"rollback_learning_rate_factor": 0.1}, "does nothing without"),
             ({"bf16": True, "fp16": True}, "exclude each other"),

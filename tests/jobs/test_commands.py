@@ -4,65 +4,24 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import select
 
 from service.contract.states import JobState
-from service.errors import (
-    DomainError,
-    JobEndedError,
-    JobNotFoundError,
-    WrongStateError,
-)
-from service.jobs.commands import cancel, delete, pause, retry
+from service.errors import DomainError, JobNotFoundError, WrongStateError
+from service.jobs.commands import delete, pause, retry
 from service.jobs.dispatch import Dispatcher
 from service.settings import Settings
 from service.store import claims
 from service.store.database import Database, db_now
 from service.store.models import EventRow, JobRow
 from service.store.scope import EVERYTHING
-from tests.support.factories import claim_job, make_job
+from tests.support.factories import make_job
 from tests.support.job_rows import get, put
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     return Settings(home=tmp_path / "home")
-
-
-def count(database: Database) -> int:
-    with database.read() as session:
-        return session.scalar(select(func.count()).select_from(JobRow)) or 0
-
-
-class TestCancel:
-    def test_a_waiting_job_ends_at_once(self, database: Database, unreachable: Dispatcher) -> None:
-        job_id = make_job(database)
-        assert cancel(database, unreachable, EVERYTHING, job_id) is JobState.CANCELLED
-        with pytest.raises(JobEndedError):
-            cancel(database, unreachable, EVERYTHING, job_id)
-
-    def test_asking_twice_changes_nothing(
-        self, database: Database, unreachable: Dispatcher
-    ) -> None:
-        job_id = make_job(database)
-        claim_job(database, job_id)
-        assert cancel(database, unreachable, EVERYTHING, job_id) is JobState.CANCELLING
-        assert cancel(database, unreachable, EVERYTHING, job_id) is JobState.CANCELLING
-        with database.read() as session:
-            types = list(session.scalars(select(EventRow.type).order_by(EventRow.seq)))
-        assert types == ["submitted", "stage_started", "cancel_requested"]
-
-    @pytest.mark.parametrize("state", ["succeeded", "failed", "cancelled"])
-    def test_an_ended_job(self, database: Database, unreachable: Dispatcher, state: str) -> None:
-        job_id = make_job(database)
-        put(database, job_id, state=state)
-        with pytest.raises(JobEndedError) as caught:
-            cancel(database, unreachable, EVERYTHING, job_id)
-        assert caught.value.extra == {"state": state}
-
-    def test_an_unknown_job(self, database: Database, unreachable: Dispatcher) -> None:
-        with pytest.raises(JobNotFoundError):
-            cancel(database, unreachable, EVERYTHING, "job-unknown")
 
 
 class TestRaces:

@@ -115,18 +115,6 @@ class TestStep:
             reconciler.step()
         assert recorder.asked == 1
 
-    def test_an_ended_job_without_broker_stays_due(
-        self, database: Database, reconciler: Reconciler, recorder: Recorder
-    ) -> None:
-        job_id = make_job(database)
-        put(database, job_id, state="failed", ended_at=db_now(), tracking_retry_at=db_now(-1))
-        recorder.unreachable = True
-        with pytest.raises(BrokerUnreachableError):
-            reconciler.step()
-        recorder.unreachable = False
-        reconciler.step()
-        assert recorder.sent == [of_job(job_id, 9)]
-
     def test_only_a_lost_worker_is_reported(
         self, database: Database, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -47,16 +47,6 @@ class TestPrepared:
         put(database, job_id, **{"stage": "train", "results": results, **values})
         return job_id
 
-    def test_by_age_of_the_last_use(self, database: Database, home: Path, root: Path) -> None:
-        for key, days in (("old", 31), ("young", 29)):
-            self.entry(root, key, days=days)
-        compiled = home / "cache" / prepared_data.COMPILED
-        for key, days in (("old", 31), ("young", 29)):
-            self.entry(compiled, key, days=days)
-        retention_of(database, home).step()  # 30 days unless another limit is set
-        assert self.left(root) == {"young"}
-        assert self.left(compiled) == {"young"}
-
     @pytest.mark.parametrize(
         "folder", [prepared_data.FOLDER, prepared_data.COMPILED, prepared_data.REFERENCE]
     )

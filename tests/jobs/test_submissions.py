@@ -46,15 +46,6 @@ def count(database: Database) -> int:
 
 
 class TestSubmit:
-    def test_makes_a_queued_job_that_is_due(
-        self, database: Database, unreachable: Dispatcher
-    ) -> None:
-        submitted = submit(database, unreachable, make_spec(name="one"))
-        assert submitted.created
-        assert get(database, submitted.job_id).state == "queued"
-        with database.read() as session:
-            assert [m.id for m in jobs.due(session, 10)] == [submitted.job_id]
-
     def test_a_new_job_is_enqueued_once(self, database: Database) -> None:
         """Not by the same request with the same idempotency key."""
         enqueued: list[Message] = []

@@ -154,12 +154,6 @@ class TestFailed:
         said = history_of(database, job_id)[-1].data["failure"]["action"]
         assert said.startswith("Retrying in 10 min.")
 
-    def test_no_retries_wanted(self, database: Database) -> None:
-        job_id = make_job(database, max_retries=0)
-        assert end(database, claim_job(database, job_id), Ending.failed(NETWORK)) is JobState.FAILED
-        action = f"Fix the network, then `finetune retry {job_id}`."
-        assert (get(database, job_id).failure or {})["action"] == action
-
     @pytest.mark.parametrize(
         ("trained", "kept"), [(TRAINED, " The model is kept."), ({"output_dir": None}, "")]
     )
@@ -168,7 +162,7 @@ class TestFailed:
     ) -> None:
         job_id = make_job(database, max_retries=0)
         put(database, job_id, stage="publish", results={"prepare": {}, "train": trained})
-        end(database, claim_job(database, job_id), Ending.failed(NETWORK))
+        assert end(database, claim_job(database, job_id), Ending.failed(NETWORK)) is JobState.FAILED
         assert (get(database, job_id).failure or {})["action"] == (
             f"Fix the network, then `finetune retry {job_id}`.{kept}"
         )

@@ -6,6 +6,7 @@ from service.errors import QueueQuotaError, StorageQuotaError
 from service.store import files, jobs, quotas
 from service.store.database import Database, db_now
 from service.store.models import ArtifactRow, FileRow
+from service.store.scope import EVERYTHING
 from tests.support.factories import make_spec
 from tests.support.job_rows import add_checkpoint, finished_job, put
 from tests.support.projects import limit, make_job_of, make_project
@@ -88,7 +89,7 @@ class TestBytes:
         add_file(database, 1000)
         with database.read() as session:
             assert quotas.stored_bytes(session, "default") == 1107
-            assert quotas.all_stored_bytes(session) == {"default": 1107}
+            assert quotas.stored_by_project(session, EVERYTHING) == {"default": 1107}
         put(database, job_id, workspace_pruned_at=db_now())
         with database.read() as session:
             assert quotas.stored_bytes(session, "default") == 1100

@@ -1,7 +1,7 @@
-from sqlalchemy import select, update
+from sqlalchemy import select
 
 from service.store import workers
-from service.store.database import Database, db_now
+from service.store.database import Database
 from service.store.models import WorkerRow
 from tests.support.job_rows import WORKER
 
@@ -31,11 +31,3 @@ class TestWorkers:
             assert workers.seen(session, WORKER.id)
             workers.remove(session, WORKER.id)
             assert not workers.seen(session, WORKER.id)
-
-    def test_the_silent_are_forgotten(self, database: Database) -> None:
-        with database.write() as session:
-            workers.register(session, WORKER)
-            assert workers.remove_silent(session, 60) == []
-            session.execute(update(WorkerRow).values(last_seen_at=db_now(-61)))
-            assert workers.remove_silent(session, 60) == ["one@host"]
-        assert all_rows(database) == []

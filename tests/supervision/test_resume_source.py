@@ -160,7 +160,7 @@ class TestRetry:
         }
         prepared = PREPARED | {"resume_source": taken}
         row = JobRow(id="job-1", stage="train", state="failed", results={"prepare": prepared})
-        gone = stage_outputs.stage_to_retry(row, settings)
+        gone = stage_outputs.first_stage(row, Stage.TRAIN, settings, ())
         assert gone == (Stage.PREPARE, ["checkpoint_of_other_job"])
         folder.mkdir(parents=True)
-        assert stage_outputs.stage_to_retry(row, settings) == (Stage.TRAIN, [])
+        assert stage_outputs.first_stage(row, Stage.TRAIN, settings, ()) == (Stage.TRAIN, [])

@@ -7,6 +7,7 @@ from typing import Any
 from service.contract.search.spec import SEARCH_VERSION, SearchSpec
 from service.contract.search.states import TrialState
 from service.store import searches
+from service.store.base import new_id
 from service.store.database import Database
 from service.store.models import SearchReportRow, SearchRow, SearchTrialRow
 
@@ -35,7 +36,7 @@ def add_search(
     parsed = SearchSpec.model_validate(search_spec(job=template) | (spec or {}))
     row = SearchRow(
         **{
-            "id": searches.new_id(),
+            "id": new_id("search"),
             "name": parsed.name,
             "task": parsed.job.task.type,
             "spec": searches.stored(parsed),

@@ -53,7 +53,7 @@ class SpareDevice:
         with self._database.read() as session:
             queues = prediction_claims.training_queues(session, self._hostname)
             able = [queue for queue in queues if not most or gpus_of(queue) <= most]
-            if prediction_claims.training_waits(session, able, with_gpus=most > 0):
+            if prediction_claims.job_waits(session, able, with_gpus=most > 0):
                 return True
             # Several trainings may share the CPU, and each leaves nothing for predictions.
             return not most and prediction_claims.trains_on(session, self._hostname)

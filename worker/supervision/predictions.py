@@ -141,7 +141,7 @@ class Predictions:
         if self._settings.predictions_first:
             return False
         with self._database.read() as session:
-            return prediction_claims.job_waits(session, self._queues)
+            return prediction_claims.job_waits(session, self._queues, with_gpus=False)
 
     # ---- the model ------------------------------------------------------------------------------
 

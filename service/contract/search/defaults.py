@@ -43,7 +43,7 @@ _MOST_EPOCHS: Final = 5
 
 def space(job: JobSpec) -> dict[str, Dimension]:
     """By path, of the fields that the template leaves free."""
-    low, high = _rates(job)
+    low, high = _RATES[job.task.type] if job.peft is None else _OF_ADAPTERS[job.peft.method]
     batch = job.training.per_device_train_batch_size
     found: dict[str, Any] = {
         "training.learning_rate": {"low": low, "high": high, "log": True},
@@ -57,12 +57,6 @@ def space(job: JobSpec) -> dict[str, Dimension]:
     if job.peft is not None and "r" in type(job.peft).model_fields:
         found["peft.r"] = {"choices": list(_RANKS)}
     return {path: Dimension.model_validate(given) for path, given in found.items()}
-
-
-def _rates(job: JobSpec) -> tuple[float, float]:
-    if job.peft is not None:
-        return _OF_ADAPTERS[job.peft.method]
-    return _RATES[job.task.type]
 
 
 def with_unit(pruner: PrunerSpec, job: JobSpec) -> PrunerSpec:

@@ -155,9 +155,6 @@ class Dimension(SpecModel):
         )
 
 
-Space = dict[Path, Dimension]
-
-
 def wanted(condition: Any) -> list[Any]:
     """The values that a condition of `when` names."""
     return condition if isinstance(condition, list) else [condition]
