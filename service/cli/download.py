@@ -110,11 +110,6 @@ def _all(
         output.note(f"The job is still {job['state']}: what it makes from now on is not here.")
 
 
-def checkpoint_folder(job: Json, step: int) -> Path:
-    """Where the model of a checkpoint is downloaded unless another folder is given."""
-    return Path(f"{folder_name(job['name'], job['id'])}-checkpoint-{step}")
-
-
 def _model_of(
     client: Client,
     job: Json,
@@ -129,7 +124,8 @@ def _model_of(
     page = checkpoint_model.chosen(client, job["id"], wanted)
     names = {each["name"] for each in found}
     checkpoint_model.require_settings(job, page["step"], names)
-    target = to if to is not None else checkpoint_folder(job, page["step"])
+    usual = f"{folder_name(job['name'], job['id'])}-checkpoint-{page['step']}"
+    target = to if to is not None else Path(usual)
     settings = checkpoint_model.settings(found)
     with whole_folder.writing(target, job["id"], force=force) as folder:
         fetch(client, job["id"], settings, folder)

@@ -21,9 +21,9 @@ STATE_STYLES: Final = {
 }
 
 
-def short_id(job_id: str) -> str:
-    """Enough of the id for a command that is shown; 11 digits are a millisecond."""
-    return job_id.removeprefix("job-")[:11]
+def short_id(whole: str) -> str:
+    """Enough of an id for a command that is shown; 11 digits are a millisecond."""
+    return whole.rpartition("-")[2][:11]
 
 
 def show_result(job: Json) -> None:
