@@ -10,7 +10,6 @@ from rich.table import Table
 from service import units
 from service.cli import download, output
 from service.cli.client import Json
-from service.cli.folder_names import folder_name
 from service.contract.states import JobState
 
 STATE_STYLES: Final = {
@@ -63,7 +62,7 @@ def _model_lines(job: Json) -> list[tuple[str, str | None]]:
     if job["state"] != JobState.SUCCEEDED:
         return lines
     names = {artifact["name"] for artifact in result.get("artifacts", ())}
-    folder = Path(folder_name(job["name"], job["id"]))
+    folder = Path(download.folder_name(job["name"], job["id"]))
     load = download.how_to_load(job, names, folder)
     return [
         *lines,

@@ -61,12 +61,6 @@ class TestErrors:
             client.get("/v1/jobs")
         assert "does FINETUNE_URL name another server?" in str(failed.value)
 
-    def test_a_redirect_says_where_to(self, service: Service) -> None:
-        service.answers = [(308, "")]
-        with Client(service.url) as client, pytest.raises(UnreachableError) as failed:
-            client.get("/v1/jobs")
-        assert "redirects to https://elsewhere/: set FINETUNE_URL" in str(failed.value)
-
 
 class TestApiKey:
     def test_the_end_of_its_line_does_not_belong_to_it(self, service: Service) -> None:
