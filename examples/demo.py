@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from finetune_client import calls
 from rich.console import Console
 from rich.markup import escape
 from rich.panel import Panel
@@ -172,9 +173,9 @@ def run_job(client: Client, *, keep: bool) -> int:
     cancel_earlier(client, spec["metadata"])
     started = time.monotonic()
     key = f"demo-{time.time_ns()}"
-    job = create(client, checked, lambda content: client.submit(content, key), JOB, key)
+    job = create(client, checked, lambda spec: client.send(calls.create_job(spec, key)), JOB, key)
     console.print(f"[bold]{escape(job['id'])}[/] {escape(job['name'])}")
-    with live_display.display(json=False) as shown:
+    with live_display.display(live_display.LiveBar, live_display.Lines, json=False) as shown:
         for page, items in history.follow(client, job["id"], shown.say):
             job = page
             shown.show(job, items)
@@ -194,7 +195,7 @@ def cancel_earlier(client: Client, metadata: dict[str, str]) -> None:
     labels = [f"{key}:{value}" for key, value in metadata.items()]
     for job in client.pages("/v1/jobs", params={"metadata": labels}):
         if job["state"] not in ENDED:
-            client.act(job["id"], Action.CANCEL)
+            client.send(calls.act(job["id"], Action.CANCEL))
             console.print(f"[dim]cancelled {escape(job['id'])} of a demo that was stopped[/]")
 
 

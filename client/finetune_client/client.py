@@ -2,6 +2,7 @@
 
 import os
 from functools import partial
+from typing import Any
 
 from pydantic import SecretStr
 
@@ -19,33 +20,7 @@ TIMEOUT = 30.0
 MAX_RETRIES = 2
 
 
-def _connection(
-    base_url: str | None,
-    api_key: str | SecretStr | None,
-    project: str | None,
-    timeout: float,
-    max_retries: int,
-) -> tuple[str, SecretStr | None, str | None, float, partial[Policy]]:
-    """What is not given comes from the environment, then from the stack of this home."""
-    if timeout <= 0 or max_retries < 0:
-        raise InvalidArgumentError("`timeout` must be above 0 s, and `max_retries` 0 or more")
-    home = local_stack.home()
-    url = local_stack.find_url(base_url or os.environ.get("FINETUNE_URL"), home)
-    key = api_key or os.environ.get("FINETUNE_API_KEY") or local_stack.find_key(home, url)
-    secret = SecretStr(key) if isinstance(key, str) else key
-    chosen = project or os.environ.get("FINETUNE_PROJECT") or None
-    return url, secret, chosen, timeout, partial(Policy, max_retries=max_retries)
-
-
-class Client:
-    """The service; use as a context manager, or close it.
-
-    `base_url`, `api_key` and `project` come from FINETUNE_URL, FINETUNE_API_KEY and
-    FINETUNE_PROJECT where they are not given; without these, the service that `finetune up` runs
-    from FINETUNE_HOME is found with its key. `timeout` is in seconds for each answer. Requests that
-    may safely arrive twice are sent again up to `max_retries` times.
-    """
-
+class _Client:
     def __init__(
         self,
         base_url: str | None = None,
@@ -56,9 +31,32 @@ class Client:
         max_retries: int = MAX_RETRIES,
     ) -> None:
         """Raises InvalidArgumentError."""
-        self._transport = SyncTransport(
-            *_connection(base_url, api_key, project, timeout, max_retries)
-        )
+        # What is not given comes from the environment, then from the stack of this home.
+        if timeout <= 0 or max_retries < 0:
+            raise InvalidArgumentError("`timeout` must be above 0 s, and `max_retries` 0 or more")
+        home = local_stack.home()
+        url = local_stack.find_url(base_url or os.environ.get("FINETUNE_URL"), home)
+        key = api_key or os.environ.get("FINETUNE_API_KEY") or local_stack.find_key(home, url)
+        secret = SecretStr(key) if isinstance(key, str) else key
+        chosen = project or os.environ.get("FINETUNE_PROJECT") or None
+        self._connect(url, secret, chosen, timeout, partial(Policy, max_retries=max_retries))
+
+    def _connect(self, *connection: Any) -> None:
+        """Make the transport of these arguments, and the resources."""
+        raise NotImplementedError
+
+
+class Client(_Client):
+    """The service; use as a context manager, or close it.
+
+    `base_url`, `api_key` and `project` come from FINETUNE_URL, FINETUNE_API_KEY and
+    FINETUNE_PROJECT where they are not given; without these, the service that `finetune up` runs
+    from FINETUNE_HOME is found with its key. `timeout` is in seconds for each answer. Requests that
+    may safely arrive twice are sent again up to `max_retries` times.
+    """
+
+    def _connect(self, *connection: Any) -> None:
+        self._transport = SyncTransport(*connection)
         self.jobs = Jobs(self._transport)
         self.files = Files(self._transport)
         self.searches = Searches(self._transport)
@@ -74,22 +72,11 @@ class Client:
         self._transport.close()
 
 
-class AsyncClient:
+class AsyncClient(_Client):
     """As `Client`, with methods to await and lists to iterate over with `async for`."""
 
-    def __init__(
-        self,
-        base_url: str | None = None,
-        api_key: str | SecretStr | None = None,
-        project: str | None = None,
-        *,
-        timeout: float = TIMEOUT,
-        max_retries: int = MAX_RETRIES,
-    ) -> None:
-        """Raises InvalidArgumentError."""
-        self._transport = AsyncTransport(
-            *_connection(base_url, api_key, project, timeout, max_retries)
-        )
+    def _connect(self, *connection: Any) -> None:
+        self._transport = AsyncTransport(*connection)
         self.jobs = AsyncJobs(self._transport)
         self.files = AsyncFiles(self._transport)
         self.searches = AsyncSearches(self._transport)

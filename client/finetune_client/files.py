@@ -5,17 +5,12 @@ from json import dumps
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from finetune_client import bodies, calls, downloads, flows
-from finetune_client.transport import AsyncTransport, SyncTransport
+from finetune_client import calls, downloads
+from finetune_client.transport import AsyncResource, Resource
 from finetune_client.types import FileCheck, FileDeleted, FileObject
 
 PURPOSE = "fine-tune"
 Progress = Callable[[int], None]
-
-
-def _listed(policy: flows.Policy, purpose: str | None) -> flows.Flow[None]:
-    call = calls.get("/v1/files", bodies.query(limit=calls.PAGE, purpose=purpose))
-    return flows.pages(policy, call, "id", lambda each: bodies.read(FileObject, each))
 
 
 def _creation(
@@ -38,10 +33,7 @@ def _check(file_id: str, task: str | Mapping[str, Any], options: Mapping[str, An
     return calls.check_file(file_id, params)
 
 
-class Files:
-    def __init__(self, transport: SyncTransport) -> None:
-        self._transport = transport
-
+class Files(Resource):
     def create(
         self,
         path: str | Path,
@@ -54,44 +46,32 @@ class Files:
         `expires_after` seconds later. Not sent again after a lost answer: a second file would cost
         space."""
         with Path(path).open("rb") as opened:
-            return self._answer(_creation(path, opened, purpose, progress, expires_after))
+            return self._read(FileObject, _creation(path, opened, purpose, progress, expires_after))
 
     def retrieve(self, file_id: str) -> FileObject:
-        return self._answer(calls.get(calls.file(file_id)))
+        return self._read(FileObject, calls.get(calls.file(file_id)))
 
     def list(self, purpose: str | None = None) -> Iterator[FileObject]:
         """All files, the newest first; further pages are read as they are needed."""
-        return self._transport.iterate(_listed(self._transport.policy, purpose))
+        return self._pages(FileObject, "/v1/files", purpose=purpose)
 
     def check(self, file_id: str, task: str | Mapping[str, Any], **options: Any) -> FileCheck:
         """What a job would find wrong with its rows. `options`: `split`, `format`, `columns` and
         `max_bad_fraction`, as in `dataset`."""
-        content = self._transport.run(
-            flows.json(self._transport.policy, _check(file_id, task, options))
-        )
-        return bodies.read(FileCheck, content)
+        return self._read(FileCheck, _check(file_id, task, options))
 
     def content(self, file_id: str, to: str | Path) -> Path:
         """Download the file as `to`, which appears when it is complete and its sha256 is right."""
         sha256 = self.retrieve(file_id).sha256
         path = calls.file(file_id, "content")
-        return self._transport.run(downloads.file(self._transport.policy, path, Path(to), sha256))
+        return self._transport.run(downloads.file(self._policy, path, Path(to), sha256))
 
     def delete(self, file_id: str) -> FileDeleted:
-        call = calls.change("DELETE", calls.file(file_id))
-        content = self._transport.run(flows.json(self._transport.policy, call))
-        return bodies.read(FileDeleted, content)
-
-    def _answer(self, call: calls.Call) -> FileObject:
-        content = self._transport.run(flows.json(self._transport.policy, call))
-        return bodies.read(FileObject, content)
+        return self._read(FileDeleted, calls.change("DELETE", calls.file(file_id)))
 
 
-class AsyncFiles:
+class AsyncFiles(AsyncResource):
     """The methods of `Files`, to await."""
-
-    def __init__(self, transport: AsyncTransport) -> None:
-        self._transport = transport
 
     async def create(
         self,
@@ -102,32 +82,22 @@ class AsyncFiles:
         expires_after: float | None = None,
     ) -> FileObject:
         with Path(path).open("rb") as opened:  # noqa: ASYNC230 - read in parts of 64 kB
-            return await self._answer(_creation(path, opened, purpose, progress, expires_after))
+            call = _creation(path, opened, purpose, progress, expires_after)
+            return await self._read(FileObject, call)
 
     async def retrieve(self, file_id: str) -> FileObject:
-        return await self._answer(calls.get(calls.file(file_id)))
+        return await self._read(FileObject, calls.get(calls.file(file_id)))
 
     def list(self, purpose: str | None = None) -> AsyncIterator[FileObject]:
-        return self._transport.iterate(_listed(self._transport.policy, purpose))
+        return self._pages(FileObject, "/v1/files", purpose=purpose)
 
     async def check(self, file_id: str, task: str | Mapping[str, Any], **options: Any) -> FileCheck:
-        content = await self._transport.run(
-            flows.json(self._transport.policy, _check(file_id, task, options))
-        )
-        return bodies.read(FileCheck, content)
+        return await self._read(FileCheck, _check(file_id, task, options))
 
     async def content(self, file_id: str, to: str | Path) -> Path:
         sha256 = (await self.retrieve(file_id)).sha256
         path = calls.file(file_id, "content")
-        return await self._transport.run(
-            downloads.file(self._transport.policy, path, Path(to), sha256)
-        )
+        return await self._transport.run(downloads.file(self._policy, path, Path(to), sha256))
 
     async def delete(self, file_id: str) -> FileDeleted:
-        call = calls.change("DELETE", calls.file(file_id))
-        content = await self._transport.run(flows.json(self._transport.policy, call))
-        return bodies.read(FileDeleted, content)
-
-    async def _answer(self, call: calls.Call) -> FileObject:
-        content = await self._transport.run(flows.json(self._transport.policy, call))
-        return bodies.read(FileObject, content)
+        return await self._read(FileDeleted, calls.change("DELETE", calls.file(file_id)))

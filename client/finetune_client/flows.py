@@ -92,7 +92,7 @@ def answered(policy: Policy, call: Call, *, streams: bool = False) -> Flow[httpx
             wait = retries.seconds(attempt, answer.headers)
         except httpx.RequestError as error:
             failure = unreachable(policy, error)
-            may_repeat = retries.after_error(error, is_repeatable=call.is_repeatable)
+            may_repeat = call.is_repeatable or isinstance(error, retries.NEVER_SENT)
             wait = retries.seconds(attempt)
         if not may_repeat or attempt >= policy.max_retries or wait > policy.longest_wait:
             raise failure

@@ -47,7 +47,8 @@ class ListedJob(types.JobSummary):
 
     def stream(self, after: int = 0, poll: float = POLL_SECONDS) -> Iterator[types.Event]:
         """Its events after the one with the number `after` as they happen, each once, until it has
-        ended. A lost connection is made again; `poll` is for a service without streams."""
+        ended. A lost connection is made again; while too many streams are open, it asks every
+        `poll` seconds instead."""
         return self._jobs.stream(self.id, after, poll)
 
     def stream_logs(self, offset: int = 0, poll: float = POLL_SECONDS) -> Iterator[types.LogPart]:

@@ -1,21 +1,14 @@
 """What `Jobs` and `AsyncJobs` share: the flow of each method, which either of them performs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from finetune_client import bodies, calls, downloads, flows, streams
+from finetune_client import bodies, calls, downloads, flows
 from finetune_client.errors import PredictionFailedError
 from finetune_client.flows import Flow, Policy
-from finetune_client.model import Model
 from finetune_client.types import (
-    Artifact,
-    Checkpoint,
-    Delivery,
-    Event,
-    LogPart,
-    MetricPoint,
     Prediction,
     Preview,
 )
@@ -27,16 +20,14 @@ Rows = Sequence[Mapping[str, Any]]
 Step = int | Literal["best", "last"] | None
 
 
-def listed(
-    policy: Policy,
-    read: Callable[[dict[str, Any]], Any],
+def listing(
     state: list[str] | None,
     task: str | None,
     name: str | None,
     metadata: dict[str, str] | None,
     created_after: datetime | None,
     created_before: datetime | None,
-) -> Flow[None]:
+) -> calls.Call:
     wanted = bodies.query(
         limit=calls.PAGE,
         state=state,
@@ -46,50 +37,7 @@ def listed(
         created_after=bodies.moment(created_after),
         created_before=bodies.moment(created_before),
     )
-    return flows.pages(policy, calls.get("/v1/jobs", wanted), "id", read)
-
-
-def metrics(policy: Policy, job_id: str) -> Flow[None]:
-    return _of_job(policy, job_id, "metrics", "seq", MetricPoint, calls.MOST_EVENTS)
-
-
-def events(policy: Policy, job_id: str) -> Flow[None]:
-    return _of_job(policy, job_id, "events", "seq", Event, calls.MOST_EVENTS)
-
-
-def checkpoints(policy: Policy, job_id: str) -> Flow[None]:
-    return _of_job(policy, job_id, "checkpoints", "step", Checkpoint, calls.PAGE)
-
-
-def artifacts(policy: Policy, job_id: str) -> Flow[None]:
-    return _of_job(policy, job_id, "artifacts", "name", Artifact, calls.PAGE)
-
-
-def _of_job(
-    policy: Policy, job_id: str, what: str, cursor: str, model: type[Model], limit: int
-) -> Flow[None]:
-    return _pages(policy, calls.job(job_id, what), {"limit": limit}, cursor, model)
-
-
-def _pages(
-    policy: Policy, path: str, params: dict[str, Any], cursor: str, model: type[Model]
-) -> Flow[None]:
-    return flows.pages(
-        policy, calls.get(path, params), cursor, lambda item: bodies.read(model, item)
-    )
-
-
-def stream(policy: Policy, job_id: str, after: int, poll: float) -> Flow[None]:
-    return streams.events(policy, job_id, after, poll, lambda item: bodies.read(Event, item))
-
-
-def stream_logs(policy: Policy, job_id: str, offset: int, poll: float) -> Flow[None]:
-    return streams.log(policy, job_id, offset, poll, lambda item: bodies.read(LogPart, item))
-
-
-def deliveries(policy: Policy, path: str, state: str | None) -> Flow[None]:
-    """`path` is that of a webhook's, or of a job's."""
-    return _pages(policy, path, bodies.query(limit=calls.PAGE, state=state), "id", Delivery)
+    return calls.get("/v1/jobs", wanted)
 
 
 def download(policy: Policy, job_id: str, folder: str | Path, step: int | None) -> Flow[list[Path]]:

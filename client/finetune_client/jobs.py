@@ -2,26 +2,25 @@
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from finetune_client import bodies, calls, flows, job_calls, tables, types
+from finetune_client import bodies, calls, flows, job_calls, streams, tables, types
 from finetune_client.job import AsyncJob, AsyncListedJob, Job, ListedJob, Patch, Paths
 from finetune_client.job_calls import POLL_SECONDS, PREDICT_SECONDS, Rows, Step
 from finetune_client.progress import shown
 from finetune_client.tables import MOST_ROWS, Table
-from finetune_client.transport import AsyncTransport, SyncTransport
+from finetune_client.transport import AsyncResource, Resource
 
 Spec = types.JobSpec | Mapping[str, Any] | None
 States = list[str] | None
+J = TypeVar("J", bound=ListedJob)
+A = TypeVar("A", bound=AsyncListedJob)
 
 
-class Jobs:
-    def __init__(self, transport: SyncTransport) -> None:
-        self._transport = transport
-        self._policy = transport.policy
-
+class Jobs(Resource):
     def create(
         self, spec: Spec = None, *, idempotency_key: str | None = None, **sections: Any
     ) -> Job:
@@ -33,8 +32,7 @@ class Jobs:
 
     def validate(self, spec: Spec = None, **sections: Any) -> types.Validation:
         """What the service says about a spec, without making a job."""
-        call = calls.validate_job(bodies.spec(spec, sections))
-        return bodies.read(types.Validation, self._json(call))
+        return self._read(types.Validation, calls.validate_job(bodies.spec(spec, sections)))
 
     def preview(
         self,
@@ -64,17 +62,9 @@ class Jobs:
         created_before: datetime | None = None,
     ) -> Iterator[ListedJob]:
         """All jobs that match, the newest first; further pages are read as they are needed."""
+        call = job_calls.listing(state, task, name, metadata, created_after, created_before)
         return self._transport.iterate(
-            job_calls.listed(
-                self._policy,
-                self._listed,
-                state,
-                task,
-                name,
-                metadata,
-                created_after,
-                created_before,
-            )
+            flows.pages(self._policy, call, "id", partial(self._bound, ListedJob))
         )
 
     def table(self, most: int = MOST_ROWS) -> Table[ListedJob]:
@@ -116,53 +106,53 @@ class Jobs:
         return self._job(calls.promote(job_id, step))
 
     def delete(self, job_id: str) -> types.JobDeleted:
-        content = self._json(calls.change("DELETE", calls.job(job_id)))
-        return bodies.read(types.JobDeleted, content)
+        return self._read(types.JobDeleted, calls.change("DELETE", calls.job(job_id)))
 
     def events(self, job_id: str) -> Iterator[types.Event]:
         """What has happened so far."""
-        return self._transport.iterate(job_calls.events(self._policy, job_id))
+        path = calls.job(job_id, "events")
+        return self._pages(types.Event, path, "seq", limit=calls.MOST_EVENTS)
 
     def stream(
         self, job_id: str, after: int = 0, poll: float = POLL_SECONDS
     ) -> Iterator[types.Event]:
         """As `Job.stream`."""
-        return self._transport.iterate(job_calls.stream(self._policy, job_id, after, poll))
+        return self._transport.iterate(streams.events(self._policy, job_id, after, poll))
 
     def stream_logs(
         self, job_id: str, offset: int = 0, poll: float = POLL_SECONDS
     ) -> Iterator[types.LogPart]:
         """As `Job.stream_logs`."""
-        return self._transport.iterate(job_calls.stream_logs(self._policy, job_id, offset, poll))
+        return self._transport.iterate(streams.log(self._policy, job_id, offset, poll))
 
     def metrics(self, job_id: str) -> Iterator[types.MetricPoint]:
-        return self._transport.iterate(job_calls.metrics(self._policy, job_id))
+        path = calls.job(job_id, "metrics")
+        return self._pages(types.MetricPoint, path, "seq", limit=calls.MOST_EVENTS)
 
     def metrics_table(self, job_id: str, most: int = MOST_ROWS) -> Table[dict[str, Any]]:
         """The latest metrics of training and evaluation, a row for each step."""
         return tables.of_metrics(self.metrics(job_id), most)
 
     def checkpoints(self, job_id: str) -> Iterator[types.Checkpoint]:
-        return self._transport.iterate(job_calls.checkpoints(self._policy, job_id))
+        return self._pages(types.Checkpoint, calls.job(job_id, "checkpoints"), "step")
 
     def checkpoint(self, job_id: str, step: int) -> types.CheckpointDetail:
         """One checkpoint with its evaluation and its files."""
         call = calls.get(calls.job(job_id, "checkpoints", step))
-        return bodies.read(types.CheckpointDetail, self._json(call))
+        return self._read(types.CheckpointDetail, call)
 
     def artifacts(self, job_id: str) -> Iterator[types.Artifact]:
-        return self._transport.iterate(job_calls.artifacts(self._policy, job_id))
+        return self._pages(types.Artifact, calls.job(job_id, "artifacts"), "name")
 
     def deliveries(
         self, job_id: str, state: types.DeliveryState | None = None
     ) -> Iterator[types.Delivery]:
         """What webhooks were sent of a job, the newest first."""
-        path = calls.job(job_id, "deliveries")
-        return self._transport.iterate(job_calls.deliveries(self._policy, path, state))
+        return self._pages(types.Delivery, calls.job(job_id, "deliveries"), state=state)
 
     def logs(self, job_id: str, offset: int = 0) -> types.LogPart:
         """A part of what the stages printed; the next starts at `next_offset`, in bytes."""
-        return bodies.read(types.LogPart, self._json(calls.log_part(job_id, offset)))
+        return self._read(types.LogPart, calls.log_part(job_id, offset))
 
     def wait(
         self,
@@ -175,7 +165,7 @@ class Jobs:
         """As `Job.wait`."""
         with shown(wanted=progress) as show:
             flow = flows.ended(self._policy, job_id, poll, timeout, show)
-            return self._bound(self._transport.run(flow))
+            return self._bound(Job, self._transport.run(flow))
 
     def download(self, job_id: str, folder: str | Path, *, step: int | None = None) -> Paths:
         """As `Job.download`."""
@@ -192,29 +182,17 @@ class Jobs:
         """As `Job.predict`."""
         return self._transport.run(job_calls.predicted(self._policy, job_id, rows, step, timeout))
 
-    def _json(self, call: calls.Call) -> dict[str, Any]:
-        return self._transport.run(flows.json(self._policy, call))
-
     def _job(self, call: calls.Call) -> Job:
-        return self._bound(self._json(call))
+        return self._bound(Job, self._json(call))
 
-    def _listed(self, item: dict[str, Any]) -> ListedJob:
-        job = bodies.read(ListedJob, item)
-        job._jobs = self
-        return job
-
-    def _bound(self, page: dict[str, Any]) -> Job:
-        job = bodies.read(Job, page)
+    def _bound(self, model: type[J], page: dict[str, Any]) -> J:
+        job = bodies.read(model, page)
         job._jobs = self
         return job
 
 
-class AsyncJobs:
+class AsyncJobs(AsyncResource):
     """The methods of `Jobs`, to await or to iterate over with `async for`."""
-
-    def __init__(self, transport: AsyncTransport) -> None:
-        self._transport = transport
-        self._policy = transport.policy
 
     async def create(
         self, spec: Spec = None, *, idempotency_key: str | None = None, **sections: Any
@@ -223,8 +201,7 @@ class AsyncJobs:
         return await self._job(calls.create_job(body, bodies.key(idempotency_key)))
 
     async def validate(self, spec: Spec = None, **sections: Any) -> types.Validation:
-        call = calls.validate_job(bodies.spec(spec, sections))
-        return bodies.read(types.Validation, await self._json(call))
+        return await self._read(types.Validation, calls.validate_job(bodies.spec(spec, sections)))
 
     async def preview(
         self,
@@ -253,17 +230,9 @@ class AsyncJobs:
         created_after: datetime | None = None,
         created_before: datetime | None = None,
     ) -> AsyncIterator[AsyncListedJob]:
+        call = job_calls.listing(state, task, name, metadata, created_after, created_before)
         return self._transport.iterate(
-            job_calls.listed(
-                self._policy,
-                self._listed,
-                state,
-                task,
-                name,
-                metadata,
-                created_after,
-                created_before,
-            )
+            flows.pages(self._policy, call, "id", partial(self._bound, AsyncListedJob))
         )
 
     async def table(self, most: int = MOST_ROWS) -> Table[AsyncListedJob]:
@@ -304,46 +273,46 @@ class AsyncJobs:
         return await self._job(calls.promote(job_id, step))
 
     async def delete(self, job_id: str) -> types.JobDeleted:
-        content = await self._json(calls.change("DELETE", calls.job(job_id)))
-        return bodies.read(types.JobDeleted, content)
+        return await self._read(types.JobDeleted, calls.change("DELETE", calls.job(job_id)))
 
     def events(self, job_id: str) -> AsyncIterator[types.Event]:
-        return self._transport.iterate(job_calls.events(self._policy, job_id))
+        path = calls.job(job_id, "events")
+        return self._pages(types.Event, path, "seq", limit=calls.MOST_EVENTS)
 
     def stream(
         self, job_id: str, after: int = 0, poll: float = POLL_SECONDS
     ) -> AsyncIterator[types.Event]:
-        return self._transport.iterate(job_calls.stream(self._policy, job_id, after, poll))
+        return self._transport.iterate(streams.events(self._policy, job_id, after, poll))
 
     def stream_logs(
         self, job_id: str, offset: int = 0, poll: float = POLL_SECONDS
     ) -> AsyncIterator[types.LogPart]:
-        return self._transport.iterate(job_calls.stream_logs(self._policy, job_id, offset, poll))
+        return self._transport.iterate(streams.log(self._policy, job_id, offset, poll))
 
     def metrics(self, job_id: str) -> AsyncIterator[types.MetricPoint]:
-        return self._transport.iterate(job_calls.metrics(self._policy, job_id))
+        path = calls.job(job_id, "metrics")
+        return self._pages(types.MetricPoint, path, "seq", limit=calls.MOST_EVENTS)
 
     async def metrics_table(self, job_id: str, most: int = MOST_ROWS) -> Table[dict[str, Any]]:
         return tables.of_metrics([point async for point in self.metrics(job_id)], most)
 
     def checkpoints(self, job_id: str) -> AsyncIterator[types.Checkpoint]:
-        return self._transport.iterate(job_calls.checkpoints(self._policy, job_id))
+        return self._pages(types.Checkpoint, calls.job(job_id, "checkpoints"), "step")
 
     async def checkpoint(self, job_id: str, step: int) -> types.CheckpointDetail:
         call = calls.get(calls.job(job_id, "checkpoints", step))
-        return bodies.read(types.CheckpointDetail, await self._json(call))
+        return await self._read(types.CheckpointDetail, call)
 
     def artifacts(self, job_id: str) -> AsyncIterator[types.Artifact]:
-        return self._transport.iterate(job_calls.artifacts(self._policy, job_id))
+        return self._pages(types.Artifact, calls.job(job_id, "artifacts"), "name")
 
     def deliveries(
         self, job_id: str, state: types.DeliveryState | None = None
     ) -> AsyncIterator[types.Delivery]:
-        path = calls.job(job_id, "deliveries")
-        return self._transport.iterate(job_calls.deliveries(self._policy, path, state))
+        return self._pages(types.Delivery, calls.job(job_id, "deliveries"), state=state)
 
     async def logs(self, job_id: str, offset: int = 0) -> types.LogPart:
-        return bodies.read(types.LogPart, await self._json(calls.log_part(job_id, offset)))
+        return await self._read(types.LogPart, calls.log_part(job_id, offset))
 
     async def wait(
         self,
@@ -355,7 +324,7 @@ class AsyncJobs:
     ) -> AsyncJob:
         with shown(wanted=progress) as show:
             flow = flows.ended(self._policy, job_id, poll, timeout, show)
-            return self._bound(await self._transport.run(flow))
+            return self._bound(AsyncJob, await self._transport.run(flow))
 
     async def download(self, job_id: str, folder: str | Path, *, step: int | None = None) -> Paths:
         return await self._transport.run(job_calls.download(self._policy, job_id, folder, step))
@@ -372,18 +341,10 @@ class AsyncJobs:
             job_calls.predicted(self._policy, job_id, rows, step, timeout)
         )
 
-    async def _json(self, call: calls.Call) -> dict[str, Any]:
-        return await self._transport.run(flows.json(self._policy, call))
-
     async def _job(self, call: calls.Call) -> AsyncJob:
-        return self._bound(await self._json(call))
+        return self._bound(AsyncJob, await self._json(call))
 
-    def _listed(self, item: dict[str, Any]) -> AsyncListedJob:
-        job = bodies.read(AsyncListedJob, item)
-        job._jobs = self
-        return job
-
-    def _bound(self, page: dict[str, Any]) -> AsyncJob:
-        job = bodies.read(AsyncJob, page)
+    def _bound(self, model: type[A], page: dict[str, Any]) -> A:
+        job = bodies.read(model, page)
         job._jobs = self
         return job

@@ -16,12 +16,7 @@ PASSING: Final = (408, 429, 502, 503, 504)
 """Statuses worth another try of a request that may arrive twice."""
 _NOT_DONE: Final = (408, 429)
 """Statuses that say that nothing was done, so that every request may be sent again."""
-_NEVER_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
-
-
-def after_error(error: httpx.RequestError, *, is_repeatable: bool) -> bool:
-    """Whether to send a request again that got no answer."""
-    return is_repeatable or isinstance(error, _NEVER_SENT)
+NEVER_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 def after_answer(error: APIError, *, is_repeatable: bool) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 from finetune_client import bodies, calls, flows, types
 from finetune_client.job_calls import POLL_SECONDS
-from finetune_client.transport import AsyncTransport, SyncTransport
+from finetune_client.transport import AsyncResource, Resource
 
 _ALL = "/v1/searches"
 Spec = types.SearchSpec | Mapping[str, Any] | None
@@ -17,20 +17,6 @@ Figure = dict[str, Any]
 def _creation(spec: Spec, sections: dict[str, Any], idempotency_key: str | None) -> calls.Call:
     body = bodies.spec(spec, sections)
     return calls.create_search(body, bodies.key(idempotency_key))
-
-
-def _listed(
-    policy: flows.Policy, state: States, task: str | None, name: str | None
-) -> flows.Flow[None]:
-    wanted = bodies.query(limit=calls.PAGE, state=state, task=task, name=name)
-    call = calls.get(_ALL, wanted)
-    return flows.pages(policy, call, "id", lambda each: bodies.read(types.SearchSummary, each))
-
-
-def _trials(policy: flows.Policy, search_id: str, state: States) -> flows.Flow[None]:
-    wanted = bodies.query(limit=calls.PAGE, state=state)
-    call = calls.get(calls.search(search_id, "trials"), wanted)
-    return flows.pages(policy, call, "trial", lambda each: bodies.read(types.Trial, each))
 
 
 def _ended(
@@ -49,11 +35,7 @@ def _page(policy: flows.Policy, search_id: str, plot: str, metric: str | None) -
     return answer.text
 
 
-class Searches:
-    def __init__(self, transport: SyncTransport) -> None:
-        self._transport = transport
-        self._policy = transport.policy
-
+class Searches(Resource):
     def create(
         self, spec: Spec = None, *, idempotency_key: str | None = None, **sections: Any
     ) -> types.SubmittedSearch:
@@ -73,11 +55,11 @@ class Searches:
         self, *, state: States = None, task: str | None = None, name: str | None = None
     ) -> Iterator[types.SearchSummary]:
         """All searches that match, the newest first; further pages are read as they are needed."""
-        return self._transport.iterate(_listed(self._policy, state, task, name))
+        return self._pages(types.SearchSummary, _ALL, state=state, task=task, name=name)
 
     def trials(self, search_id: str, *, state: States = None) -> Iterator[types.Trial]:
         """Its trials by number. Each is a job as well: `client.jobs.retrieve(trial.job_id)`."""
-        return self._transport.iterate(_trials(self._policy, search_id, state))
+        return self._pages(types.Trial, calls.search(search_id, "trials"), "trial", state=state)
 
     def best(self, search_id: str) -> Trials:
         """The best trial so far, if there is one; with several objectives, those that no other
@@ -113,22 +95,15 @@ class Searches:
         """A figure for Plotly: `plotly.graph_objects.Figure(**figure)`. `metric`: of several
         objectives the one to show."""
         call = calls.get(calls.search_plot(search_id, name, "json", metric))
-        return self._transport.run(flows.json(self._policy, call))
+        return self._json(call)
 
     def plot_html(self, search_id: str, name: str, *, metric: str | None = None) -> str:
         """The figure as a page of its own."""
         return self._transport.run(_page(self._policy, search_id, name, metric))
 
-    def _read(self, model: type[bodies.M], call: calls.Call) -> bodies.M:
-        return bodies.read(model, self._transport.run(flows.json(self._policy, call)))
 
-
-class AsyncSearches:
+class AsyncSearches(AsyncResource):
     """The methods of `Searches`, to await or to iterate over with `async for`."""
-
-    def __init__(self, transport: AsyncTransport) -> None:
-        self._transport = transport
-        self._policy = transport.policy
 
     async def create(
         self, spec: Spec = None, *, idempotency_key: str | None = None, **sections: Any
@@ -145,10 +120,10 @@ class AsyncSearches:
     def list(
         self, *, state: States = None, task: str | None = None, name: str | None = None
     ) -> AsyncIterator[types.SearchSummary]:
-        return self._transport.iterate(_listed(self._policy, state, task, name))
+        return self._pages(types.SearchSummary, _ALL, state=state, task=task, name=name)
 
     def trials(self, search_id: str, *, state: States = None) -> AsyncIterator[types.Trial]:
-        return self._transport.iterate(_trials(self._policy, search_id, state))
+        return self._pages(types.Trial, calls.search(search_id, "trials"), "trial", state=state)
 
     async def best(self, search_id: str) -> Trials:
         return (await self._read(types.BestTrials, calls.get(calls.search(search_id, "best")))).data
@@ -179,10 +154,7 @@ class AsyncSearches:
 
     async def plot(self, search_id: str, name: str, *, metric: str | None = None) -> Figure:
         call = calls.get(calls.search_plot(search_id, name, "json", metric))
-        return await self._transport.run(flows.json(self._policy, call))
+        return await self._json(call)
 
     async def plot_html(self, search_id: str, name: str, *, metric: str | None = None) -> str:
         return await self._transport.run(_page(self._policy, search_id, name, metric))
-
-    async def _read(self, model: type[bodies.M], call: calls.Call) -> bodies.M:
-        return bodies.read(model, await self._transport.run(flows.json(self._policy, call)))

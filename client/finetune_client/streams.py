@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import httpx
 
-from finetune_client import calls, errors, flows
+from finetune_client import bodies, calls, errors, flows, types
 from finetune_client.calls import Call
 from finetune_client.flows import Flow, Item, Json, Policy, Read, Sleep
 
@@ -164,14 +164,16 @@ def completion(policy: Policy, path: str, body: Json) -> Flow[None]:
     raise errors.APIConnectionError(f"{policy.url} ended the answer too early")
 
 
-def events(policy: Policy, job_id: str, after: int, poll: float, read: Show) -> Flow[None]:
+def events(policy: Policy, job_id: str, after: int, poll: float) -> Flow[None]:
     """The job's events after the one with the number `after`, until it has ended: each once."""
+    read = partial(bodies.read, types.Event)
     polled = partial(flows.events, policy, job_id, poll=poll, read=read)
     return _numbered(policy, calls.job(job_id, "events", "stream"), Place(after), read, polled)
 
 
-def log(policy: Policy, job_id: str, offset: int, poll: float, read: Show) -> Flow[None]:
+def log(policy: Policy, job_id: str, offset: int, poll: float) -> Flow[None]:
     """The parts of the log from byte `offset` on, until the job has ended."""
+    read = partial(bodies.read, types.LogPart)
     polled = partial(flows.log, policy, job_id, poll=poll, read=read)
     return _numbered(policy, calls.job(job_id, "logs", "stream"), Place(offset), read, polled)
 
@@ -179,20 +181,12 @@ def log(policy: Policy, job_id: str, offset: int, poll: float, read: Show) -> Fl
 def _numbered(
     policy: Policy, path: str, place: Place, read: Show, polled: Callable[[int], Flow[None]]
 ) -> Flow[None]:
-    """The messages that have an id. `polled` continues for a service that has no streams, or too
-    many of them."""
+    """The messages that have an id. `polled` continues where too many streams are open."""
 
     def item(message: Message) -> Any:
         return None if message.id is None else read(message.json())
 
     try:
         yield from messages(policy, path, place, item)
-    except (errors.NotFoundError, errors.RateLimitError) as error:
-        if not has_no_stream(error):
-            raise
+    except errors.RateLimitError:
         yield from polled(place.last)
-
-
-def has_no_stream(error: errors.APIError) -> bool:
-    """Whether the job can be followed all the same, by polling."""
-    return isinstance(error, errors.RateLimitError) or error.code == "route_not_found"

@@ -12,9 +12,22 @@ from typing import Any, BinaryIO, Final, TypeVar, cast
 import httpx
 from pydantic import SecretStr
 
-from finetune_client.calls import Call, Upload
+from finetune_client.bodies import M, query, read
+from finetune_client.calls import PAGE, Call, get
 from finetune_client.errors import InvalidArgumentError
-from finetune_client.flows import Flow, Item, Policy, Read, Send, Sleep, Step, Work
+from finetune_client.flows import (
+    Flow,
+    Item,
+    Json,
+    Policy,
+    Read,
+    Send,
+    Sleep,
+    Step,
+    Work,
+    json,
+    pages,
+)
 
 T = TypeVar("T")
 _LAST_PORT: Final = 65535
@@ -56,8 +69,10 @@ class _Transport:
         if seconds != self._seconds:
             arguments["timeout"] = _timeout(seconds)
         if call.upload is not None:
-            call.upload.file.seek(0)
-            arguments["files"] = {"file": (call.upload.name, _sent(call.upload))}
+            file, progress = call.upload.file, call.upload.progress
+            file.seek(0)
+            sent = file if progress is None else _Counted(file, progress)
+            arguments["files"] = {"file": (call.upload.name, sent)}
             arguments["data"] = {"purpose": call.upload.purpose, **call.upload.fields}
         try:
             return self._http.build_request(call.method, call.path, **arguments)
@@ -201,6 +216,71 @@ class AsyncTransport(_Transport):
         return answer
 
 
+class Resource:
+    """A part of the client's methods."""
+
+    def __init__(self, transport: SyncTransport) -> None:
+        self._transport = transport
+        self._policy = transport.policy
+
+    def _json(self, call: Call) -> Json:
+        return self._transport.run(json(self._policy, call))
+
+    def _read(self, model: type[M], call: Call) -> M:
+        return read(model, self._json(call))
+
+    def _pages(
+        self,
+        model: type[M],
+        path: str,
+        cursor: str = "id",
+        *,
+        limit: int | None = PAGE,
+        **filters: Any,
+    ) -> Iterator[M]:
+        """Every item of a paged list; `cursor` names the field that the next page starts after."""
+        return self._transport.iterate(
+            pages(
+                self._policy,
+                get(path, query(limit=limit, **filters)),
+                cursor,
+                partial(read, model),
+            )
+        )
+
+
+class AsyncResource:
+    """As `Resource`, with methods to await."""
+
+    def __init__(self, transport: AsyncTransport) -> None:
+        self._transport = transport
+        self._policy = transport.policy
+
+    async def _json(self, call: Call) -> Json:
+        return await self._transport.run(json(self._policy, call))
+
+    async def _read(self, model: type[M], call: Call) -> M:
+        return read(model, await self._json(call))
+
+    def _pages(
+        self,
+        model: type[M],
+        path: str,
+        cursor: str = "id",
+        *,
+        limit: int | None = PAGE,
+        **filters: Any,
+    ) -> AsyncIterator[M]:
+        return self._transport.iterate(
+            pages(
+                self._policy,
+                get(path, query(limit=limit, **filters)),
+                cursor,
+                partial(read, model),
+            )
+        )
+
+
 def _close_all(opened: dict[httpx.Response, Iterator[bytes]]) -> None:
     while opened:
         opened.popitem()[0].close()
@@ -241,10 +321,6 @@ def _certificates() -> ssl.SSLContext | bool:
         return ssl.create_default_context(cafile=file or None, capath=folder or None)
     except OSError as error:
         raise InvalidArgumentError(f"SSL_CERT_FILE or SSL_CERT_DIR: {error}") from error
-
-
-def _sent(upload: Upload) -> Any:
-    return upload.file if upload.progress is None else _Counted(upload.file, upload.progress)
 
 
 def _headers(key: SecretStr | None, project: str | None) -> dict[str, str]:

@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from finetune_client import bodies, calls, flows, job_calls
-from finetune_client.transport import AsyncTransport, SyncTransport
+from finetune_client import bodies, calls
+from finetune_client.transport import AsyncResource, Resource
 from finetune_client.types import (
     Delivery,
     DeliveryState,
@@ -14,10 +14,6 @@ from finetune_client.types import (
 )
 
 _ALL = "/v1/webhooks"
-
-
-def _listed(policy: flows.Policy) -> flows.Flow[None]:
-    return flows.pages(policy, calls.get(_ALL), "id", lambda each: bodies.read(Webhook, each))
 
 
 def _creation(url: str, events: list[str] | None, description: str | None) -> calls.Call:
@@ -39,11 +35,7 @@ def _replay(webhook_id: str, delivery_id: str) -> calls.Call:
     return calls.change("POST", path)
 
 
-class Webhooks:
-    def __init__(self, transport: SyncTransport) -> None:
-        self._transport = transport
-        self._policy = transport.policy
-
+class Webhooks(Resource):
     def create(
         self, url: str, *, events: list[str] | None = None, description: str | None = None
     ) -> WebhookWithSecret:
@@ -56,7 +48,7 @@ class Webhooks:
 
     def list(self) -> Iterator[Webhook]:
         """All of the project, the oldest first, without their secrets."""
-        return self._transport.iterate(_listed(self._policy))
+        return self._pages(Webhook, _ALL, limit=None)
 
     def update(self, webhook_id: str, **changes: Any) -> Webhook:
         """Change its `url`, `events`, `description` or `enabled`."""
@@ -74,8 +66,7 @@ class Webhooks:
         self, webhook_id: str, *, state: DeliveryState | None = None
     ) -> Iterator[Delivery]:
         """What was sent, the newest first."""
-        path = calls.webhook(webhook_id, "deliveries")
-        return self._transport.iterate(job_calls.deliveries(self._policy, path, state))
+        return self._pages(Delivery, calls.webhook(webhook_id, "deliveries"), state=state)
 
     def replay(self, webhook_id: str, delivery_id: str) -> Delivery:
         """Send the event of a delivery again."""
@@ -84,16 +75,9 @@ class Webhooks:
     def delete(self, webhook_id: str) -> WebhookDeleted:
         return self._read(WebhookDeleted, calls.change("DELETE", calls.webhook(webhook_id)))
 
-    def _read(self, model: type[bodies.M], call: calls.Call) -> bodies.M:
-        return bodies.read(model, self._transport.run(flows.json(self._policy, call)))
 
-
-class AsyncWebhooks:
+class AsyncWebhooks(AsyncResource):
     """The methods of `Webhooks`, to await or to iterate over with `async for`."""
-
-    def __init__(self, transport: AsyncTransport) -> None:
-        self._transport = transport
-        self._policy = transport.policy
 
     async def create(
         self, url: str, *, events: list[str] | None = None, description: str | None = None
@@ -104,7 +88,7 @@ class AsyncWebhooks:
         return await self._read(Webhook, calls.get(calls.webhook(webhook_id)))
 
     def list(self) -> AsyncIterator[Webhook]:
-        return self._transport.iterate(_listed(self._policy))
+        return self._pages(Webhook, _ALL, limit=None)
 
     async def update(self, webhook_id: str, **changes: Any) -> Webhook:
         return await self._read(Webhook, _update(webhook_id, changes))
@@ -120,14 +104,10 @@ class AsyncWebhooks:
     def deliveries(
         self, webhook_id: str, *, state: DeliveryState | None = None
     ) -> AsyncIterator[Delivery]:
-        path = calls.webhook(webhook_id, "deliveries")
-        return self._transport.iterate(job_calls.deliveries(self._policy, path, state))
+        return self._pages(Delivery, calls.webhook(webhook_id, "deliveries"), state=state)
 
     async def replay(self, webhook_id: str, delivery_id: str) -> Delivery:
         return await self._read(Delivery, _replay(webhook_id, delivery_id))
 
     async def delete(self, webhook_id: str) -> WebhookDeleted:
         return await self._read(WebhookDeleted, calls.change("DELETE", calls.webhook(webhook_id)))
-
-    async def _read(self, model: type[bodies.M], call: calls.Call) -> bodies.M:
-        return bodies.read(model, await self._transport.run(flows.json(self._policy, call)))

@@ -5,9 +5,10 @@ from collections.abc import Callable
 from typing import Annotated
 
 import typer
+from finetune_client import calls
 
 from service.cli import ids, output
-from service.cli.client import Client, Json
+from service.cli.client import Client
 from service.cli.overrides import Changes, merge_patch
 from service.cli.submit import show_submitted
 from service.cli.watch import watch as watch_job
@@ -16,28 +17,27 @@ from service.contract.states import Action
 
 def pause_job(job_id: str, *, json: output.AsJson = False) -> None:
     """Stop a job at its next checkpoint, and keep it for later."""
-    _show(lambda client: client.act(client.job_id(job_id), Action.PAUSE), json=json)
+    _send(lambda job: calls.act(job, Action.PAUSE), job_id, json=json)
 
 
 def resume_job(job_id: str, *, json: output.AsJson = False) -> None:
     """Resume a paused job."""
-    _show(lambda client: client.act(client.job_id(job_id), Action.RESUME), json=json)
+    _send(lambda job: calls.act(job, Action.RESUME), job_id, json=json)
 
 
 def cancel_job(job_id: str, *, json: output.AsJson = False) -> None:
     """Ask a job to stop."""
-    _show(lambda client: client.act(client.job_id(job_id), Action.CANCEL), json=json)
+    _send(lambda job: calls.act(job, Action.CANCEL), job_id, json=json)
 
 
 def retry_job(job_id: str, *, json: output.AsJson = False) -> None:
     """Retry a failed or cancelled job from the stage that failed."""
-    _show(lambda client: client.retry(client.job_id(job_id)), json=json)
+    _send(calls.retry_job, job_id, json=json)
 
 
-def _show(call: Callable[[Client], Json], *, json: bool) -> None:
+def _send(call: Callable[[str], calls.Call], job_id: str, *, json: bool) -> None:
     with Client.from_environment() as client:
-        job = call(client)
-    output.print_state(job, as_json=json)
+        output.print_state(client.send(call(client.job_id(job_id))), as_json=json)
 
 
 def clone_job(
@@ -55,12 +55,13 @@ def clone_job(
     patch = merge_patch(changes or [])
     with Client.from_environment() as client:
         patch = ids.in_spec(client.job_id, patch)
-        job = client.clone(client.job_id(job_id), patch, idempotency_key or str(uuid.uuid4()))
+        key = idempotency_key or str(uuid.uuid4())
+        job = client.send(calls.clone_job(client.job_id(job_id), patch, key))
         show_submitted(client, job, watch_job if watch else None, json=json)
 
 
 def delete_job(job_id: str, *, json: output.AsJson = False) -> None:
     """Delete an ended job with its files, in MLflow too; its Hub repository stays."""
     with Client.from_environment() as client:
-        deleted = client.delete_job(client.job_id(job_id))
+        deleted = client.change("DELETE", calls.job(client.job_id(job_id)))
     output.print_deleted(deleted, as_json=json)

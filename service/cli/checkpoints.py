@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from finetune_client import calls
 
 from service.cli import checkpoint_model, output, whole_folder
 from service.cli.client import Client, Json
@@ -27,11 +28,8 @@ def show_checkpoints(
             _download(client, job_id, download, to, json=json)
             return
         rows = list(client.pages(f"/v1/jobs/{job_id}/checkpoints", cursor="step"))
-    if json:
-        output.print_json({"data": rows})
-        return
     columns = ("step", "metric", "best", "bytes", "created_at", "pruned_at")
-    output.print_table(columns, map(_row, rows))
+    output.print_rows({"data": rows}, columns, map(_row, rows), as_json=json)
 
 
 def _row(checkpoint: Json) -> Json:
@@ -62,7 +60,8 @@ def promote_checkpoint(
         wanted = checkpoint_model.step_of(named, None if step is None else str(step))
         if wanted is None:
             raise UsageError(f"which checkpoint? `finetune checkpoints {named.job_id}` lists them")
-        output.print_state(client.promote(named.job_id, int(wanted)), as_json=json)
+        promoted = client.send(calls.promote(named.job_id, int(wanted)))
+    output.print_state(promoted, as_json=json)
 
 
 def publish_job(
@@ -89,4 +88,5 @@ def publish_job(
     }
     given = {name: value for name, value in wanted.items() if value is not None}
     with Client.from_environment() as client:
-        output.print_state(client.publish(client.job_id(job_id), given), as_json=json)
+        published = client.send(calls.publish_job(client.job_id(job_id), given))
+    output.print_state(published, as_json=json)

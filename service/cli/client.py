@@ -1,6 +1,6 @@
 """The client of the commands: finetune_client's transport and requests, answers as JSON."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -19,8 +19,6 @@ from service.cli import ids
 from service.cli.exit_codes import UsageError
 from service.cli.stack import local_key
 from service.contract.model_names import FineTuned
-from service.contract.search.states import SearchAction
-from service.contract.states import Action
 from service.settings import Settings
 
 __all__ = ["AnotherServerError", "ApiError", "Client", "UnreachableError"]
@@ -77,7 +75,7 @@ class Client:
         self._transport.close()
 
     def get(self, path: str, params: Mapping[str, Any] | None = None) -> Json:
-        return self._json(calls.get(path, params))
+        return self.send(calls.get(path, params))
 
     def pages(
         self, path: str, cursor: str = "id", params: Mapping[str, Any] | None = None
@@ -90,7 +88,7 @@ class Client:
         self, path: str, place: streams.Place, lost: Callable[[FineTuneError], None]
     ) -> Iterator[streams.Message]:
         """Those of a live stream after `place`, to the one that ends it; `lost` is called while
-        the service does not answer. ApiError that `streams.has_no_stream` knows: poll instead."""
+        the service does not answer. RateLimitError where too many are open: poll instead."""
         flow = streams.messages(self._policy, path, place, lambda message: message, lost)
         return self._transport.iterate(flow)
 
@@ -113,61 +111,11 @@ class Client:
     def validate(self, spec: Json, pending_file: str | None = None) -> Json:
         """What the service says about a spec, without making a job; `pending_file` is an id that
         counts as uploaded."""
-        return self._json(calls.validate_job(spec, pending_file))
-
-    def preview(self, spec: Json, rows: int, shown: int) -> Json:
-        """A preview, which may not have ended yet."""
-        return self._json(calls.preview_job(spec, {"rows": rows, "shown": shown}))
-
-    def predict(self, job_id: str, rows: Sequence[Json]) -> Json:
-        """A prediction, which may not have ended yet."""
-        return self._json(calls.predict(job_id, rows, None, calls.MOST_WAIT))
+        return self.send(calls.validate_job(spec, pending_file))
 
     def completion(self, path: str, body: Json) -> Iterator[Json]:
         """The chunks of a text that is written. ApiError has OpenAI's form."""
         return self._transport.iterate(streams.completion(self._policy, path, body))
-
-    def submit(self, spec: Json, idempotency_key: str) -> Json:
-        """The new job."""
-        return self._json(calls.create_job(spec, idempotency_key))
-
-    def validate_search(self, spec: Json, pending_file: str | None = None) -> Json:
-        """As `validate`, of a search."""
-        return self._json(calls.validate_search(spec, pending_file))
-
-    def submit_search(self, spec: Json, idempotency_key: str) -> Json:
-        """The new search."""
-        return self._json(calls.create_search(spec, idempotency_key))
-
-    def act_on_search(self, search_id: str, action: SearchAction) -> Json:
-        """Pause, resume or cancel."""
-        return self._json(calls.act_on_search(search_id, action))
-
-    def extend_search(self, search_id: str, max_trials: int) -> Json:
-        return self._json(calls.extend_search(search_id, max_trials))
-
-    def delete_search(self, search_id: str) -> Json:
-        return self.change("DELETE", calls.search(search_id))
-
-    def clone(self, job_id: str, patch: Json, idempotency_key: str) -> Json:
-        """The new job."""
-        return self._json(calls.clone_job(job_id, patch, idempotency_key))
-
-    def act(self, job_id: str, action: Action) -> Json:
-        """Pause, resume or cancel."""
-        return self._json(calls.act(job_id, action))
-
-    def retry(self, job_id: str) -> Json:
-        return self._json(calls.retry_job(job_id))
-
-    def promote(self, job_id: str, step: int) -> Json:
-        return self._json(calls.promote(job_id, step))
-
-    def publish(self, job_id: str, hub: Json) -> Json:
-        return self._json(calls.publish_job(job_id, hub))
-
-    def delete_job(self, job_id: str) -> Json:
-        return self.change("DELETE", calls.job(job_id))
 
     def upload(
         self,
@@ -180,30 +128,19 @@ class Client:
         removed by itself after so many seconds."""
         with path.open("rb") as opened:
             upload = calls.Upload(path.name, opened, purpose, progress, calls.expiry(expires_after))
-            return self._json(calls.create_file(upload))
-
-    def check_file(self, file_id: str, parameters: Json) -> Json:
-        return self._json(calls.check_file(file_id, parameters))
+            return self.send(calls.create_file(upload))
 
     def change(self, method: str, path: str, body: Json | None = None) -> Json:
         """Not sent again after a lost answer."""
-        return self._json(calls.change(method, path, body))
-
-    def set_secret(self, name: str, value: str) -> Json:
-        return self._json(calls.set_secret(name, value))
-
-    def delete_secret(self, name: str) -> Json:
-        return self._json(calls.delete_secret(name))
-
-    def delete_file(self, file_id: str) -> Json:
-        return self.change("DELETE", calls.file(file_id))
+        return self.send(calls.change(method, path, body))
 
     def download(self, path: str, target: Path, sha256: str | None = None) -> None:
         """Write what `path` answers to `target`, which appears only when it is complete. Raises
         UnreachableError if it has another sha256 than the given one."""
         self._run(downloads.file(self._policy, path, target, sha256, keeps_partial=False))
 
-    def _json(self, call: calls.Call) -> Json:
+    def send(self, call: calls.Call) -> Json:
+        """The answer of a request, of which `finetune_client.calls` says what may be repeated."""
         return self._run(flows.json(self._policy, call))
 
     def _run(self, flow: flows.Flow[_T]) -> _T:

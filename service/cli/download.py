@@ -1,5 +1,6 @@
 """`finetune download`: what a job made, in a folder of its own."""
 
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -12,11 +13,12 @@ from service.cli import checkpoint_model, output, whole_folder
 from service.cli.checkpoint_model import ADAPTER, MODEL
 from service.cli.client import Client, Json
 from service.cli.exit_codes import UsageError
-from service.cli.folder_names import folder_name
 from service.cli.transfer import file_size
 from service.contract.states import ENDED
 
 _CARD: Final = "model/README.md"
+_MOST_BYTES: Final = 100
+"""Of the name of a folder."""
 _AUTO_MODELS: Final = {
     "question-answering": "AutoModelForQuestionAnswering",
     "causal-lm": "AutoModelForCausalLM",
@@ -110,11 +112,6 @@ def _all(
         output.note(f"The job is still {job['state']}: what it makes from now on is not here.")
 
 
-def checkpoint_folder(job: Json, step: int) -> Path:
-    """Where the model of a checkpoint is downloaded unless another folder is given."""
-    return Path(f"{folder_name(job['name'], job['id'])}-checkpoint-{step}")
-
-
 def _model_of(
     client: Client,
     job: Json,
@@ -129,7 +126,8 @@ def _model_of(
     page = checkpoint_model.chosen(client, job["id"], wanted)
     names = {each["name"] for each in found}
     checkpoint_model.require_settings(job, page["step"], names)
-    target = to if to is not None else checkpoint_folder(job, page["step"])
+    usual = f"{folder_name(job['name'], job['id'])}-checkpoint-{page['step']}"
+    target = to if to is not None else Path(usual)
     settings = checkpoint_model.settings(found)
     with whole_folder.writing(target, job["id"], force=force) as folder:
         fetch(client, job["id"], settings, folder)
@@ -153,6 +151,20 @@ def _report(job: Json, found: Sequence[Json], target: Path, *, json: bool) -> No
     output.print_line(f"{target}: {number}, {size}, every sha256 checked")
     if line := how_to_load(job, {each["name"] for each in found}, target):
         output.print_line(line)
+
+
+def folder_name(name: str | None, otherwise: str) -> str:
+    """`name` as the name of one visible folder, on any file system; `otherwise` if nothing is left
+    of it.
+
+    Letters, marks and digits of all scripts stay, and so do dots and underscores inside the name.
+    """
+    text = unicodedata.normalize("NFC", name or "")
+    kept = "".join(
+        each if each in "-._" or unicodedata.category(each)[0] in "LMN" else " " for each in text
+    )
+    cut = "-".join(kept.split()).encode()[:_MOST_BYTES].decode(errors="ignore").strip("-.")
+    return otherwise if not cut or cut.partition(".")[0].lower() in downloads.RESERVED else cut
 
 
 def how_to_load(job: Json, names: set[str], folder: Path) -> str | None:

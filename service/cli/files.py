@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from finetune_client import calls
 
 from service.cli import durations, output
 from service.cli.client import Client, Json
@@ -38,11 +39,9 @@ def list_files(*, json: output.AsJson = False) -> None:
     """All uploaded files."""
     with Client.from_environment() as client:
         files = list(client.pages("/v1/files"))
-    if json:
-        output.print_json({"data": files})
-    else:
-        columns = ("id", "filename", "bytes", "purpose", "expires")
-        output.print_table(columns, [{**file, "expires": _expiry(file)} for file in files])
+    columns = ("id", "filename", "bytes", "purpose", "expires")
+    rows = ({**file, "expires": _expiry(file)} for file in files)
+    output.print_rows({"data": files}, columns, rows, as_json=json)
 
 
 def _expiry(file: Json) -> str | None:
@@ -72,7 +71,7 @@ def check(
         "max_bad_fraction": max_bad_fraction,
     }
     with Client.from_environment() as client:
-        found = client.check_file(client.file_id(file_id), given)
+        found = client.send(calls.check_file(client.file_id(file_id), given))
     if json:
         output.print_json(found)
     else:
@@ -109,5 +108,5 @@ def _show(found: Json) -> None:
 def delete(file_id: str, *, json: output.AsJson = False) -> None:
     """Delete a file."""
     with Client.from_environment() as client:
-        deleted = client.delete_file(client.file_id(file_id))
+        deleted = client.change("DELETE", calls.file(client.file_id(file_id)))
     output.print_deleted(deleted, as_json=json)

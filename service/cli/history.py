@@ -121,7 +121,7 @@ def follow(
 ) -> Iterator[tuple[Json, list[Json]]]:
     """The job's page and what is new in its history, each second until it has ended; `say` is told
     when the service does not answer. Asks the service only when the job's live stream says that
-    something has changed, or it has no stream."""
+    something has changed, or too many streams are open."""
     history = History(client, job_id)
     with Changes(client, job_id) as changes:
         while True:

@@ -1,4 +1,4 @@
-"""A job's live streams, for commands that follow it. Of a service without them, commands poll."""
+"""A job's live streams, for commands that follow it. Where too many are open, commands poll."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from service.cli.client import Client, Json
 
 def log_parts(client: Client, job_id: str, offset: int, lost: Callable[[], None]) -> Iterator[Json]:
     """What the stages print from byte `offset` on, until the job has ended; `lost` is called while
-    the service does not answer. ApiError that `streams.has_no_stream` knows: poll instead."""
+    the service does not answer. RateLimitError where too many are open: poll instead."""
     path = f"/v1/jobs/{job_id}/logs/stream"
     for message in client.messages(path, Place(offset), lambda _error: lost()):
         if message.id is not None:

@@ -96,11 +96,8 @@ def list_keys(project: Project = None, *, json: output.AsJson = False) -> None:
     else:
         with local_database.opened() as database, database.read() as session:
             rows = [_row(row) for row in keys.list_all(session)]
-    if json:
-        output.print_json({"data": rows})
-        return
     columns = ("id", "name", "project", "role", "created_at", "expires_at", "last_used_at")
-    output.print_table((*columns, "revoked_at"), rows)
+    output.print_rows({"data": rows}, (*columns, "revoked_at"), rows, as_json=json)
 
 
 @app.command()

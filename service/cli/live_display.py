@@ -1,8 +1,8 @@
 """How a job that is watched looks: a live bar at a terminal, lines or JSON elsewhere."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Generic, Self, TypeVar
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -18,6 +18,7 @@ from service.cli.waiting import activity
 from service.contract.states import ENDED, JobState
 from service.event_sentences import Narrator, of_metric
 
+T = TypeVar("T")
 _TOLD: Final = {
     "notice": "dim",
     "checkpoint": "",
@@ -106,18 +107,9 @@ def _memory(values: Json) -> str:
     return "  ".join([*words, *([f"GPU {units.size(sum(on_gpus))}"] if on_gpus else [])])
 
 
-class Display(Protocol):
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *_: object) -> None: ...
-    def show(self, job: Json, items: Sequence[Json]) -> None: ...
-    def say(self, text: str) -> None: ...
-
-
-class Quiet:
-    """Nothing to set up and nothing to clear away."""
-
-    def say(self, text: str) -> None:
-        output.note(text)
+class Display(Generic[T]):
+    """Shows a page each time it is read, and what was read with it. Nothing to set up and nothing
+    to clear away, unless it draws."""
 
     def __enter__(self) -> Self:
         return self
@@ -125,13 +117,18 @@ class Quiet:
     def __exit__(self, *_: object) -> None:
         return
 
+    def say(self, text: str) -> None:
+        output.note(text)
 
-class LiveBar:
-    """A bar that is drawn over, and above it a line for each thing worth one."""
+    def show(self, page: Json, new: T) -> None:
+        raise NotImplementedError
+
+
+class Drawn(Display[T]):
+    """Is drawn over at each look."""
 
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, auto_refresh=False)
-        self._telling = Telling()
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -141,8 +138,28 @@ class LiveBar:
         self._live.stop()
 
     def say(self, text: str) -> None:
-        """Above the bar; what is written past the bar's console would be mixed with it."""
+        """Above what is drawn; what is written past its console would be mixed with it."""
         self._live.console.print(output.inline(text), style="dim")
+
+
+class JsonLines(Display[Any]):
+    """The page on stdout each time it changed."""
+
+    def __init__(self) -> None:
+        self._last: Json | None = None
+
+    def show(self, page: Json, _new: Any) -> None:
+        if page != self._last:
+            self._last = page
+            output.print_json(page)
+
+
+class LiveBar(Drawn[Sequence[Json]]):
+    """A bar, and above it a line for each thing worth one."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self._telling = Telling()
 
     def show(self, job: Json, items: Sequence[Json]) -> None:
         for text, style in self._telling.lines(items):
@@ -152,7 +169,7 @@ class LiveBar:
         self._live.update(Group(bar), refresh=True)
 
 
-class Lines(Quiet):
+class Lines(Display[Sequence[Json]]):
     """For a log or a pipe: a line when the activity changes and at every tenth of it."""
 
     def __init__(self, console: Console) -> None:
@@ -170,21 +187,11 @@ class Lines(Quiet):
             self._console.print(output.inline(line(job, self._telling.memory)))
 
 
-class JsonLines(Quiet):
-    """The job's page on stdout each time it changed."""
-
-    def __init__(self) -> None:
-        self._last: Json | None = None
-
-    def show(self, job: Json, _items: Sequence[Json]) -> None:
-        if job != self._last:
-            self._last = job
-            output.print_json(job)
-
-
-def display(*, json: bool) -> Display:
+def display(
+    live: Callable[[Console], Display[T]], lines: Callable[[Console], Display[T]], *, json: bool
+) -> Display[T]:
     """The one that suits where the output goes."""
     if json:
         return JsonLines()
     console = output.stderr()
-    return LiveBar(console) if console.is_terminal else Lines(console)
+    return live(console) if console.is_terminal else lines(console)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Final
-from uuid import uuid4
 
 import typer
 
@@ -125,11 +124,6 @@ def _uploads(spec: Json) -> Json:
     return dataset if is_upload and isinstance(dataset, dict) else {}
 
 
-def pending_id() -> str:
-    """A well-formed file id that no upload has, for files that will be uploaded."""
-    return f"file-{uuid4().hex}"
-
-
 def expects_text(spec: Json) -> bool:
     """Whether a byte that is not UTF-8 ends the job: with `skip` only its row is left out."""
     dataset = _uploads(spec)
@@ -143,16 +137,13 @@ def read(path: Path, *, must_be_text: bool, progress: Callable[[int], None]) -> 
     try:
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode):
-            raise UnusableFileError(f"{path} is {_kind(mode)}, not a file")
+            kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or device"
+            raise UnusableFileError(f"{path} is {kind}, not a file")
         return _read(path, must_be_text=must_be_text, progress=progress)
     except FileNotFoundError:
         raise UnusableFileError(f"{path} does not exist{_nearby(path)}") from None
     except OSError as error:
         raise UnusableFileError(f"{path} cannot be read: {error.strerror}") from error
-
-
-def _kind(mode: int) -> str:
-    return "a folder" if stat.S_ISDIR(mode) else "a pipe or device"
 
 
 def _nearby(path: Path) -> str:

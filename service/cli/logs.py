@@ -3,14 +3,16 @@
 import time
 from collections.abc import Iterable
 from datetime import date, datetime
+from functools import partial
 from typing import Annotated, Final
 
 import typer
-from finetune_client.streams import has_no_stream
+from finetune_client import calls
+from finetune_client.errors import RateLimitError
 
 from service import units
 from service.cli import history, output
-from service.cli.client import ApiError, Client, Json
+from service.cli.client import Client, Json
 from service.cli.job_streams import log_parts
 from service.contract.states import Phase
 from service.event_sentences import Narrator, of_metric
@@ -93,7 +95,8 @@ def _shown(items: Iterable[Json], *, json: bool) -> Iterable[Json]:
 def _show_text(client: Client, job_id: str, *, follow: bool, json: bool) -> None:
     offset, has_stream = 0, True
     while True:
-        part = _read_part(client, job_id, offset)
+        call = calls.log_part(job_id, offset)
+        part = history.patiently(partial(client.send, call))
         offset = _show_part(part, json=json)
         if offset < part["size"]:
             continue
@@ -105,9 +108,7 @@ def _show_text(client: Client, job_id: str, *, follow: bool, json: bool) -> None
         try:
             for live in log_parts(client, job_id, offset, history.Outage()):
                 offset = _show_part(live, json=json)
-        except ApiError as error:
-            if not has_no_stream(error):
-                raise
+        except RateLimitError:
             has_stream = False
 
 
@@ -118,10 +119,6 @@ def _show_part(part: Json, *, json: bool) -> int:
     elif part["content"]:
         output.print_text(part["content"])
     return int(part["next_offset"])
-
-
-def _read_part(client: Client, job_id: str, offset: int) -> Json:
-    return history.patiently(lambda: client.get(f"/v1/jobs/{job_id}/logs", {"offset": offset}))
 
 
 def show_events(job_id: str, *, json: output.AsJson = False) -> None:

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated
 
 import typer
+from finetune_client import calls
 
 from service.cli import ids, local_files, output, preview_page, spec_check, submit, waiting
 from service.cli.client import Client, Json
@@ -13,14 +13,12 @@ from service.cli.exit_codes import FAILED, OK, USAGE
 from service.cli.local_files import AllowOutside
 from service.cli.overrides import Changes, changed, merge_patch
 from service.cli.spec_check import Checked
-from service.cli.spec_file import read_spec
+from service.cli.spec_file import SpecFile, read_spec
 from service.contract.previews import DEFAULT_ROWS, DEFAULT_SHOWN, MOST_ROWS, MOST_SHOWN
 
 
 def preview(
-    spec: Annotated[
-        Path, typer.Argument(help="YAML or JSON.", exists=True, dir_okay=False, readable=True)
-    ],
+    spec: SpecFile,
     changes: Changes = None,
     *,
     rows: Annotated[
@@ -61,7 +59,8 @@ def status(found: Json) -> int:
 def made(client: Client, checked: Checked, rows: int, shown: int) -> Json:
     """The preview of a valid spec, once it has ended."""
     with _uploaded(client, checked) as ready:
-        return waiting.ended(client, client.preview(ready, rows, shown), "/v1/previews")
+        begun = client.send(calls.preview_job(ready, {"rows": rows, "shown": shown}))
+        return waiting.ended(client, begun, "/v1/previews")
 
 
 @contextmanager

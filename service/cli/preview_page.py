@@ -45,12 +45,13 @@ def _show_findings(console: Console, found: Json) -> None:
     output.print_lines(_summary(found))
     for name, split in found["splits"].items():
         output.print_lines(_histogram(name, split.get("tokens")))
-    output.print_lines(_notices(found))
+    output.print_lines(f"notice: {escaping.line(notice)}" for notice in found["notices"])
     has_colours = console.is_terminal and not console.no_color
     if has_colours and any(example["trained"] for example in found["examples"]):
         console.print(Text("\nhighlighted: trained", style=_TRAINED))
     for number, example in enumerate(found["examples"], start=1):
-        output.print_lines(["", _heading(number, example)])
+        split, length = example["split"], example["length"]
+        output.print_lines(["", f"Example {number} of the {split} split, {length:,} tokens"])
         _show_example(console, example, has_colours=has_colours)
 
 
@@ -134,14 +135,6 @@ def _summary(found: Json) -> Iterator[str]:
         )
 
 
-def _notices(found: Json) -> Iterator[str]:
-    return (f"notice: {escaping.line(notice)}" for notice in found["notices"])
-
-
-def _heading(number: int, example: Json) -> str:
-    return f"Example {number} of the {example['split']} split, {example['length']:,} tokens"
-
-
 def _epoch(found: Json) -> Iterator[str]:
     epoch = found["epoch"]
     if epoch is None:
@@ -209,12 +202,8 @@ def _lengths(
 def _labels(example: Json) -> str:
     pairs = zip(example["tokens"], example["target"], strict=True)
     shown = [token if label is None else f"{token}/{label}" for token, label in pairs]
-    return f"  tokens/labels: {_joined(shown)}"
-
-
-def _joined(tokens: list[str]) -> str:
-    more = f" … {len(tokens) - _SHOWN_TOKENS:,} more" if len(tokens) > _SHOWN_TOKENS else ""
-    return " | ".join(escaping.line(token) for token in tokens[:_SHOWN_TOKENS]) + more
+    more = f" … {len(shown) - _SHOWN_TOKENS:,} more" if len(shown) > _SHOWN_TOKENS else ""
+    return f"  tokens/labels: {' | '.join(map(escaping.line, shown[:_SHOWN_TOKENS]))}{more}"
 
 
 def _shortened(text: str) -> str:

@@ -16,11 +16,7 @@ Project = Annotated[str, typer.Argument(help="Its name or id.")]
 Weight = Annotated[
     float | None, typer.Option(help="Its share of the workers, relative to other projects.")
 ]
-_Limit = typer.Option(help="A number, or `none` for no limit.")
-MaxGpus = Annotated[str | None, _Limit]
-MaxQueued = Annotated[str | None, _Limit]
-MaxBytes = Annotated[str | None, _Limit]
-MaxRequests = Annotated[str | None, _Limit]
+Limit = Annotated[str | None, typer.Option(help="A number, or `none` for no limit.")]
 Highest = Annotated[
     str | None, typer.Option(help="The smallest priority that its jobs may have, or `none`.")
 ]
@@ -39,10 +35,10 @@ def list_projects(*, json: output.AsJson = False) -> None:
 def create(
     name: Annotated[str, typer.Argument(help="Lower-case letters, digits, - and _.")],
     weight: Weight = None,
-    max_gpus: MaxGpus = None,
-    max_queued_jobs: MaxQueued = None,
-    max_bytes: MaxBytes = None,
-    max_requests_per_second: MaxRequests = None,
+    max_gpus: Limit = None,
+    max_queued_jobs: Limit = None,
+    max_bytes: Limit = None,
+    max_requests_per_second: Limit = None,
     highest_priority: Highest = None,
     *,
     json: output.AsJson = False,
@@ -71,10 +67,10 @@ def show(project: Project, *, json: output.AsJson = False) -> None:
 def set_limits(
     project: Project,
     weight: Weight = None,
-    max_gpus: MaxGpus = None,
-    max_queued_jobs: MaxQueued = None,
-    max_bytes: MaxBytes = None,
-    max_requests_per_second: MaxRequests = None,
+    max_gpus: Limit = None,
+    max_queued_jobs: Limit = None,
+    max_bytes: Limit = None,
+    max_requests_per_second: Limit = None,
     highest_priority: Highest = None,
     *,
     archived: Annotated[

@@ -10,7 +10,6 @@ from rich.table import Table
 from service import units
 from service.cli import download, output
 from service.cli.client import Json
-from service.cli.folder_names import folder_name
 from service.contract.states import JobState
 
 STATE_STYLES: Final = {
@@ -21,9 +20,9 @@ STATE_STYLES: Final = {
 }
 
 
-def short_id(job_id: str) -> str:
-    """Enough of the id for a command that is shown; 11 digits are a millisecond."""
-    return job_id.removeprefix("job-")[:11]
+def short_id(whole: str) -> str:
+    """Enough of an id for a command that is shown; 11 digits are a millisecond."""
+    return whole.rpartition("-")[2][:11]
 
 
 def show_result(job: Json) -> None:
@@ -63,7 +62,7 @@ def _model_lines(job: Json) -> list[tuple[str, str | None]]:
     if job["state"] != JobState.SUCCEEDED:
         return lines
     names = {artifact["name"] for artifact in result.get("artifacts", ())}
-    folder = Path(folder_name(job["name"], job["id"]))
+    folder = Path(download.folder_name(job["name"], job["id"]))
     load = download.how_to_load(job, names, folder)
     return [
         *lines,

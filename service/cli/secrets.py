@@ -4,6 +4,7 @@ import sys
 from typing import Annotated
 
 import typer
+from finetune_client import calls
 
 from service.cli import local_database, output
 from service.cli.client import Client
@@ -27,7 +28,7 @@ def set_secret(name: Name, *, json: output.AsJson = False) -> None:
     if not value:
         raise UsageError("no value was given: type it, or send it through a pipe")
     with Client.from_environment() as client:
-        made = client.set_secret(name, value)
+        made = client.send(calls.set_secret(name, value))
     output.print_answer(made, f"{made['name']} is set", as_json=json)
 
 
@@ -48,7 +49,7 @@ def list_secrets(*, json: output.AsJson = False) -> None:
 def remove(name: Name, *, json: output.AsJson = False) -> None:
     """Delete a secret. Jobs that still need it end as `secret_unavailable`."""
     with Client.from_environment() as client:
-        gone = client.delete_secret(name)
+        gone = client.send(calls.delete_secret(name))
     output.print_answer(gone, f"{gone['name']} is deleted", as_json=json)
 
 

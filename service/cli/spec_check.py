@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
 import typer
 
@@ -65,7 +66,8 @@ def check_by(
     mentions = local_files.named_in(spec, folder)
     only_in = None if allow_outside else folder
     files, faults = _read_all(mentions, only_in, must_be_text=local_files.expects_text(spec))
-    pending = local_files.pending_id() if mentions else None
+    # A well-formed file id that no upload has.
+    pending = f"file-{uuid4().hex}" if mentions else None
     ids = {mention.name: str(pending) for mention in mentions}
     answer = validate(local_files.replaced(spec, ids), pending)
     faults = [{**fault, "path": f"{place}{fault['path']}"} for fault in faults]

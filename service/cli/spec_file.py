@@ -2,12 +2,17 @@
 
 import json
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import typer
 
 from service.cli.client import Json
 from service.cli.exit_codes import UsageError
 from service.contract import spec_yaml
 
+SpecFile = Annotated[
+    Path, typer.Argument(help="YAML or JSON.", exists=True, dir_okay=False, readable=True)
+]
 _MOST_BYTES: Final = 1024**2
 _DEEPEST: Final = 50
 """Levels of a spec's lists and objects; no valid spec has a fifth of them."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Final, Protocol
 
 import typer
+from finetune_client import calls
 
 from service.cli import ids, local_files, output, spec_check
 from service.cli.client import ApiError, Client, Json, UnreachableError
@@ -14,7 +15,7 @@ from service.cli.ids import JOB, Kind
 from service.cli.local_files import AllowOutside
 from service.cli.overrides import Changes, changed, merge_patch
 from service.cli.spec_check import Checked
-from service.cli.spec_file import read_spec
+from service.cli.spec_file import SpecFile, read_spec
 from service.cli.transfer import transfer
 from service.cli.watch import watch as watch_job
 
@@ -33,9 +34,7 @@ Post = Callable[[Json], Json]
 
 
 def submit(
-    spec: Annotated[
-        Path, typer.Argument(help="YAML or JSON.", exists=True, dir_okay=False, readable=True)
-    ],
+    spec: SpecFile,
     changes: Changes = None,
     *,
     watch: Annotated[bool, typer.Option("--watch", help="Follow the job to its end.")] = False,
@@ -53,7 +52,9 @@ def submit(
         content = ids.in_spec(client.job_id, content)
         checked = spec_check.check(client, content, spec.parent, allow_outside=allow_outside)
         spec_check.refuse(checked.errors)
-        job = create(client, checked, lambda content: client.submit(content, key), JOB, key)
+        job = create(
+            client, checked, lambda ready: client.send(calls.create_job(ready, key)), JOB, key
+        )
         show_submitted(client, job, watch_job if watch else None, json=json)
 
 
@@ -137,7 +138,7 @@ def remove(client: Client, file_ids: Iterable[str]) -> None:
     """Delete what this call uploaded; the service keeps a file that a job needs."""
     for file_id in file_ids:
         try:
-            client.delete_file(file_id)
+            client.change("DELETE", calls.file(file_id))
         except (ApiError, UnreachableError) as error:
             output.note(f"{file_id} was uploaded and not removed: {error}")
         else:

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Annotated, Final
 
 import typer
+from finetune_client import calls
 
 from service.cli import output, try_answers, try_inputs, try_text, waiting
 from service.cli.client import ApiError, Client, Json
@@ -116,7 +117,11 @@ class _Session:
 
     def _to_rows(self, batch: Sequence[Input]) -> Iterator[Json]:
         with _loading():
-            found = self._client.predict(self._job["id"], [given.row for given in batch])
+            found = self._client.send(
+                calls.predict(
+                    self._job["id"], [given.row for given in batch], None, calls.MOST_WAIT
+                )
+            )
         found = waiting.ended(self._client, found, "/v1/predictions")
         for notice in found["notices"]:
             output.note(notice)

@@ -11,7 +11,7 @@ from service.cli.exit_codes import OK, USAGE
 from service.cli.local_files import AllowOutside
 from service.cli.overrides import Changes, changed, merge_patch
 from service.cli.spec_check import Checked
-from service.cli.spec_file import read_spec
+from service.cli.spec_file import SpecFile, read_spec
 from service.cli.transfer import file_size
 from service.contract.previews import MOST_ROWS
 
@@ -23,9 +23,7 @@ _NOT_CHECKED: Final = (
 
 
 def validate(
-    spec: Annotated[
-        Path, typer.Argument(help="YAML or JSON.", exists=True, dir_okay=False, readable=True)
-    ],
+    spec: SpecFile,
     changes: Changes = None,
     *,
     data: Annotated[

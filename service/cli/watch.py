@@ -1,13 +1,19 @@
 """`finetune watch`: follow a job to its end."""
 
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TypeVar
+
 import typer
 
-from service.cli import history, output
+from service.cli import history, live_display, output
 from service.cli.client import Client, Json
 from service.cli.exit_codes import FAILED, INTERRUPTED, OK
-from service.cli.live_display import display
+from service.cli.live_display import Display
 from service.cli.result import short_id, show_result
 from service.contract.states import ENDED, JobState
+
+T = TypeVar("T")
 
 
 def exit_status(job: Json) -> int:
@@ -16,26 +22,42 @@ def exit_status(job: Json) -> int:
 
 def watch(client: Client, job_id: str, *, json: bool) -> int:
     """Show the job until it has ended, then its result; returns the exit status."""
-    job: Json = {}
-    try:
-        with display(json=json) as shown:
-            for job, items in history.follow(client, job_id, shown.say):
-                shown.show(job, items)
-    except KeyboardInterrupt:
-        _say_stopped(job_id, JobState(job.get("state", JobState.RUNNING)))
+    shown = live_display.display(live_display.LiveBar, live_display.Lines, json=json)
+    looks = partial(history.follow, client, job_id)
+    last = followed(shown, looks, "job", "finetune", short_id(job_id))
+    if last is None:
         return INTERRUPTED
+    job, _ = last
     if not json:
         show_result(job)
     return exit_status(job)
 
 
-def _say_stopped(job_id: str, state: JobState) -> None:
-    short = short_id(job_id)
-    if state in ENDED:
-        output.note(f"Stopped watching; the job has ended: {state}.")
-        return
-    output.note(f"Stopped watching; the job is still {state}.")
-    output.note(f"`finetune watch {short}` shows it again, `finetune cancel {short}` ends it.")
+def followed(
+    display: Display[T],
+    looks: Callable[[Callable[[str], None]], Iterable[tuple[Json, T]]],
+    noun: str,
+    command: str,
+    short: str,
+) -> tuple[Json, T] | None:
+    """Show all looks at a job or a search; the last of them, or None after a Ctrl-C. `looks` is
+    given what says that the service does not answer."""
+    state = JobState.RUNNING
+    try:
+        with display as shown:
+            for page, new in looks(shown.say):
+                state = JobState(page["state"])
+                shown.show(page, new)
+    except KeyboardInterrupt:
+        if state in ENDED:
+            output.note(f"Stopped watching; the {noun} has ended: {state}.")
+            return None
+        output.note(f"Stopped watching; the {noun} is still {state}.")
+        output.note(
+            f"`{command} watch {short}` shows it again, `{command} cancel {short}` ends it."
+        )
+        return None
+    return page, new
 
 
 def watch_command(job_id: str, *, json: output.AsJson = False) -> None:

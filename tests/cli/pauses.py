@@ -5,7 +5,7 @@ from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from finetune_client.errors import NotFoundError
+from finetune_client.errors import RateLimitError
 
 from service.cli import client, history
 
@@ -17,7 +17,7 @@ def in_pauses(
     is one without live streams, so that the command polls."""
 
     def refuse(*_: object) -> None:
-        raise NotFoundError(404, {"code": "route_not_found"})
+        raise RateLimitError(429, {"code": "too_many_streams"})
 
     monkeypatch.setattr(client.Client, "messages", refuse)
     monkeypatch.setattr(history, "POLL_SECONDS", 0.05)

@@ -17,22 +17,6 @@ class TestCancel:
         assert "job_ended" in again.err
 
 
-class TestPauseAndResume:
-    def test_there_and_back(self, cli: Cli, job_id: str) -> None:
-        assert cli("pause", job_id).out == f"{job_id} is paused\n"
-        assert "paused" in cli("get", job_id).out
-        assert cli("resume", job_id, "--json").json()["state"] == "queued"
-
-
-class TestRetry:
-    def test_a_failed_job_is_queued_and_only_that(
-        self, cli: Cli, job_id: str, store: Database
-    ) -> None:
-        assert "wrong_state" in cli("retry", job_id).err
-        end(store, job_id, "failed")
-        assert cli("retry", job_id).out == f"{job_id} is queued\n"
-
-
 class TestClone:
     def test_with_changes(self, cli: Cli, job_id: str) -> None:
         changes = ("training.learning_rate=1e-4", "name=second try", "metadata.team=x")

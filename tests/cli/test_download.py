@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.cli import folder_names, whole_folder
+from service.cli import download, whole_folder
 from service.cli.exit_codes import UsageError
 from service.settings import Settings
 from service.store.database import Database
@@ -259,4 +259,4 @@ class TestFolderName:
         ],
     )
     def test_is_one_visible_folder(self, name: str | None, folder: str) -> None:
-        assert folder_names.folder_name(name, "job-1") == folder
+        assert download.folder_name(name, "job-1") == folder

@@ -50,9 +50,3 @@ class TestShowResult:
             ["eval_loss", "1.5"],
             ["files", "predictions.json,", "data_report.json"],
         ]
-
-    def test_a_failure_shows_the_action(self, capsys: pytest.CaptureFixture[str]) -> None:
-        failure = {"code": "missing_column", "message": "no [context]", "action": "Map it."}
-        result.show_result(make_job(state="failed", failure=failure))
-        out = capsys.readouterr().out
-        assert "missing_column: no [context]\nMap it.\n" in out

@@ -1,11 +1,9 @@
 """How a search and its trials look."""
 
-import io
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from service.cli.search import live_display, page, time_left, trial_table, words
 from service.cli.search.snapshots import Snapshot
@@ -131,9 +129,10 @@ class TestLines:
         console = recorded(width=200)
         lines = live_display.Lines(console)
         before = make_search(trials={"running": 2}, best=[])
-        lines.show(Snapshot(before, [], [], {}))
+        lines.show(before, Snapshot(before, [], [], {}))
+        after = make_snapshot()
         for _ in range(2):
-            lines.show(make_snapshot())
+            lines.show(after.search, after)
         assert [line.split("  ")[0] for line in text_of(console).splitlines()] == [
             "2 of 20 trials: 2 running",
             "trial 0 complete: f1 80.5",
@@ -143,18 +142,6 @@ class TestLines:
             "6 of 20 trials: 1 running, 1 paused, 2 complete, 1 pruned, 1 failed",
             "best: trial 1",
         ]
-
-
-class TestLiveTable:
-    def test_is_drawn_over(self) -> None:
-        console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system=None)
-        with live_display.LiveTable(console) as table:
-            table.show(make_snapshot())
-            table.say("The service does not answer.")
-            table.show(make_snapshot(state="pausing"))
-        shown = text_of(console)
-        assert "\x1b[2K" in shown  # the lines of before are erased
-        assert "pausing" in shown
 
 
 class TestForScripts:

@@ -58,14 +58,6 @@ class TestSet:
         assert (made["name"], made["project"], "value" in made) == ("hub", "default", False)
         assert opened(store, "hub") == "typed"
 
-    def test_again_replaces_the_value(
-        self, cli: Cli, api: str, store: Database, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        for value in ("first", "second"):
-            pipe(monkeypatch, value)
-            assert cli("secrets", "set", "hub").status == 0
-        assert opened(store, "hub") == "second"
-
     @pytest.mark.parametrize(
         ("name", "text", "words"),
         [

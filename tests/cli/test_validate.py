@@ -80,11 +80,6 @@ class TestValidate:
         assert [file["name"] for file in answer["files"]] == ["./train.jsonl"]
         assert answer["files"][0]["bytes"] == (tmp_path / "train.jsonl").stat().st_size
 
-    def test_ignored_options_are_named(self, cli: Cli, api: str, tmp_path: Path) -> None:
-        spec = write_spec(tmp_path, training={"log_level": "passive"})
-        outcome = cli("validate", str(spec))
-        assert (outcome.status, "ignored: training.log_level" in outcome.err) == (0, True)
-
 
 class TestData:
     """`--data`: a worker reads the rows. What it finds for each task: tests/stages/test_preview.py;

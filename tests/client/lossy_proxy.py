@@ -10,14 +10,11 @@ from urllib.parse import urlsplit
 class Proxy:
     """Loses the first `lose` answers: the request arrives whole, the client's connection ends."""
 
-    def __init__(
-        self, target: str, lose: int, after_bytes: int = 0, rename: tuple[bytes, bytes] = (b"", b"")
-    ) -> None:
+    def __init__(self, target: str, lose: int, after_bytes: int) -> None:
         parts = urlsplit(target)
         self._target = (str(parts.hostname), int(parts.port or 80))
         self._lose = lose
         self._after_bytes = after_bytes
-        self._rename = rename
         self.connections = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -34,7 +31,7 @@ class Proxy:
 
     def _exchange(self, client: socket.socket, loses: bool) -> None:
         with client, socket.create_connection(self._target) as server:
-            request = _whole_request(client).replace(*self._rename, 1)
+            request = _whole_request(client)
             server.sendall(request.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1))
             left = self._after_bytes
             # A client that has read enough closes its connection.
@@ -66,11 +63,8 @@ def _whole_request(client: socket.socket) -> bytes:
 
 
 @contextmanager
-def proxy(
-    target: str, lose: int = 0, after_bytes: int = 0, rename: tuple[bytes, bytes] = (b"", b"")
-) -> Iterator[Proxy]:
-    """`rename` replaces bytes of each request."""
-    made = Proxy(target, lose, after_bytes, rename)
+def proxy(target: str, lose: int, after_bytes: int = 0) -> Iterator[Proxy]:
+    made = Proxy(target, lose, after_bytes)
     thread = threading.Thread(target=made.serve)
     thread.start()
     try:

@@ -4,13 +4,13 @@ import asyncio
 
 import finetune_client
 import pytest
-from finetune_client import AsyncClient, Client, types
+from finetune_client import AsyncClient, Client
 
 from service.contract.search.states import TrialState
 from service.store.models import SearchRow
 from tests.api.conftest import Server
 from tests.client.lossy_proxy import proxy
-from tests.support.searches import TEMPLATE, add_search, add_trial, search_spec
+from tests.support.searches import add_search, add_trial, search_spec
 
 
 @pytest.fixture
@@ -47,19 +47,6 @@ def test_make_read_steer_and_delete(finetune: Client) -> None:
     with pytest.raises(finetune_client.NotFoundError) as missing:
         searches.retrieve(made.id)
     assert missing.value.code == "search_not_found"
-
-
-def test_models_send_only_what_was_set(finetune: Client) -> None:
-    dimension = types.Dimension(low=1e-6, high=1e-3, log=True)
-    spec = types.SearchSpec(
-        job=types.JobSpec.model_validate(TEMPLATE),
-        space={"training.learning_rate": dimension},
-        objective=[types.Objective(metric="f1")],
-    )
-    made = finetune.searches.create(spec)
-    assert made.spec.space is not None
-    assert made.spec.space["training.learning_rate"].log is True
-    assert made.spec.space["training.learning_rate"].step is None
 
 
 def test_a_wrong_one_names_its_faults(finetune: Client) -> None:

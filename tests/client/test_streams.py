@@ -1,4 +1,4 @@
-"""Streams of a job through connections that end too early, and of a service without streams."""
+"""Streams of a job through connections that end too early, and where too many are open."""
 
 import asyncio
 import json
@@ -9,15 +9,14 @@ import pytest
 from finetune_client import AsyncClient, Client, FineTuneError, flows, streams
 from finetune_client.errors import UnexpectedAnswerError
 
+from service.api.errors import TooManyStreamsError
+from service.api.limits import StreamSlots
 from service.api.live import streams as served
 from tests.api.conftest import Server
 from tests.api.factories import add_job
 from tests.client.lossy_proxy import proxy
 from tests.support.job_rows import put
 from tests.support.live_streams import append
-
-OLDER = (b"/stream HTTP", b"/unknown HTTP")
-"""Renamed so, the request asks a service that has no streams."""
 
 
 @pytest.fixture(autouse=True)
@@ -51,16 +50,21 @@ class TestEvents:
         assert next(stream).seq == 3
         assert time.monotonic() - began < 10
 
-    def test_of_a_service_without_streams_are_polled(self, server: Server) -> None:
+    def test_are_polled_where_too_many_streams_are_open(
+        self, finetune: Client, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: object) -> None:
+            raise TooManyStreamsError("Too many are open.")
+
+        monkeypatch.setattr(StreamSlots, "_require_room", refuse)
         job_id = add_job(server.database)
         append(server.database, job_id, *range(3))
         folder = server.settings.workspace(job_id)
         folder.mkdir(parents=True)
         (folder / "job.log").write_text("first\n")
         put(server.database, job_id, state="failed")
-        with proxy(server.url, rename=OLDER) as older, Client(older.url, "ft-none") as client:
-            assert [event.seq for event in client.jobs.stream(job_id, after=1)] == [2, 3]
-            assert [part.content for part in client.jobs.stream_logs(job_id)] == ["first\n"]
+        assert [event.seq for event in finetune.jobs.stream(job_id, after=1)] == [2, 3]
+        assert [part.content for part in finetune.jobs.stream_logs(job_id)] == ["first\n"]
 
     def test_by_await(self, server: Server, fast_retries: None) -> None:
         job_id = add_job(server.database)

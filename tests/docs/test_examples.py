@@ -23,7 +23,7 @@ class TestExamples:
         files = local_files.named_in(job, FOLDER)
         assert files
         assert [file.name for file in files if not file.path.is_file()] == []
-        uploaded = {file.name: local_files.pending_id() for file in files}
+        uploaded = {file.name: f"file-{number:032x}" for number, file in enumerate(files)}
         valid = local_files.replaced(job, uploaded)
         model = JobSpec if job is spec else SearchSpec
         assert (

@@ -152,9 +152,7 @@ class TestClassification:
             "Inferred `task.label_names: [0, 1, 2]`: the places in the vectors",
         ]
         assert found["notices"] == notices
-        lines = [*preview_page._summary(found), *preview_page._notices(found)]
-        assert "  labels: 2 6, 0 3" in lines
-        assert [line for line in lines if "Inferred" in line] == [f"notice: {n}" for n in notices]
+        assert "  labels: 2 6, 0 3" in [*preview_page._summary(found)]
 
     def test_bad_rows_are_the_failure_of_a_job_and_the_others_are_shown(
         self, tmp_path: Path, weightless: Path

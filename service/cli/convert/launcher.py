@@ -61,7 +61,8 @@ def _script_at(words: Sequence[str]) -> int | None:
 
 def convert_launcher(conversion: Conversion, command: Command | None) -> None:
     options = _options(command)
-    if _chooses_itself(command) and not set(_COUNTS) & set(options):
+    names = {PurePath(word).name for word in command.launcher} if command is not None else set()
+    if names & {"accelerate", "deepspeed"} and not set(_COUNTS) & set(options):
         conversion.note(
             "the launcher chooses by its own configuration how many processes it starts; set "
             "`resources.gpus`"
@@ -84,11 +85,6 @@ def convert_launcher(conversion: Conversion, command: Command | None) -> None:
     if resources:
         conversion.spec["resources"] = resources
     _report_rest(conversion, options)
-
-
-def _chooses_itself(command: Command | None) -> bool:
-    names = {PurePath(word).name for word in command.launcher} if command is not None else set()
-    return bool(names & {"accelerate", "deepspeed"})
 
 
 def _options(command: Command | None) -> dict[str, Any]:

@@ -86,7 +86,9 @@ def convert_trl(
     _convert_data(conversion, folder)
     _convert_peft(conversion)
     _name_precision(conversion)
-    _leave_out(conversion)
+    for option, reason in _NOT_NEEDED.items():
+        if (value := conversion.take(option)) not in (None, False, "False", "false"):
+            conversion.leave_out(option, value, reason)
     command = _with_processes(conversion, command)
     drop_defaults(conversion)
     convert_model(conversion)
@@ -208,12 +210,6 @@ def _name_precision(conversion: Conversion) -> None:
     """TRL computes in bfloat16 unless it is told otherwise, as `auto` does where it can."""
     if not is_on(conversion.flags.get("fp16")) and conversion.flags.get("bf16") is None:
         conversion.flags["precision"] = "auto"
-
-
-def _leave_out(conversion: Conversion) -> None:
-    for name, reason in _NOT_NEEDED.items():
-        if (given := conversion.take(name)) not in (None, False, "False", "false"):
-            conversion.leave_out(name, given, reason)
 
 
 def _with_processes(conversion: Conversion, command: Command | None) -> Command | None:

@@ -169,19 +169,21 @@ def extend(
 ) -> None:
     """Raise the number of trials; a search that has ended continues."""
     with Client.from_environment() as client:
-        output.print_state(client.extend_search(client.search_id(search), max_trials), as_json=json)
+        call = calls.extend_search(client.search_id(search), max_trials)
+        output.print_state(client.send(call), as_json=json)
 
 
 def _act(search: str, action: SearchAction, *, json: bool) -> None:
     with Client.from_environment() as client:
-        output.print_state(client.act_on_search(client.search_id(search), action), as_json=json)
+        call = calls.act_on_search(client.search_id(search), action)
+        output.print_state(client.send(call), as_json=json)
 
 
 @app.command()
 def delete(search: SearchId, *, json: output.AsJson = False) -> None:
     """Delete an ended search and its trials' jobs; what is in MLflow and on the Hub stays."""
     with Client.from_environment() as client:
-        deleted = client.delete_search(client.search_id(search))
+        deleted = client.change("DELETE", calls.search(client.search_id(search)))
     output.print_deleted(deleted, as_json=json)
 
 

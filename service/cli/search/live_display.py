@@ -2,16 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.text import Text
 
 from service import units
 from service.cli import output
 from service.cli.client import Json
-from service.cli.live_display import Quiet
+from service.cli.live_display import Display, Drawn
 from service.cli.result import STATE_STYLES, short_id
 from service.cli.search import time_left, trial_table, words
 from service.cli.search.snapshots import ROWS, Snapshot
@@ -55,7 +54,7 @@ def render(snapshot: Snapshot, width: int, height: int, now: datetime) -> Group:
     style = STATE_STYLES.get(search["state"], "")
     name = f"  {search['name']}" if search["name"] else ""
     parts: list[RenderableType] = [
-        _one_line(f"{words.short_id(search['id'])}{name}", "bold"),
+        _one_line(f"{short_id(search['id'])}{name}", "bold"),
         _one_line(status(snapshot, now), style),
         _one_line(words.counts(search)),
         *(_one_line(line, "green") for line in best_lines(snapshot)),
@@ -72,37 +71,16 @@ def _one_line(text: str, style: str = "") -> Text:
     return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
-class Display(Protocol):
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *_: object) -> None: ...
-    def show(self, snapshot: Snapshot) -> None: ...
-    def say(self, text: str) -> None: ...
+class LiveTable(Drawn[Snapshot]):
+    """The trials."""
 
-
-class LiveTable:
-    """The trials, drawn over at each look."""
-
-    def __init__(self, console: Console) -> None:
-        self._live = Live(console=console, auto_refresh=False)
-
-    def __enter__(self) -> Self:
-        self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
-
-    def say(self, text: str) -> None:
-        """Above the table; what is written past its console would be mixed with it."""
-        self._live.console.print(output.inline(text), style="dim")
-
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, _search: Json, snapshot: Snapshot) -> None:
         size = self._live.console.size
         group = render(snapshot, size.width, size.height, datetime.now(UTC))
         self._live.update(group, refresh=True)
 
 
-class Lines(Quiet):
+class Lines(Display[Snapshot]):
     """For a log or a pipe: a line for each trial that ends, and one when the counts change."""
 
     def __init__(self, console: Console) -> None:
@@ -110,10 +88,9 @@ class Lines(Quiet):
         self._told: set[int] | None = None
         self._last: tuple[Any, ...] | None = None
 
-    def show(self, snapshot: Snapshot) -> None:
-        for text in self._ended(snapshot.trials, snapshot.search["objectives"]):
+    def show(self, search: Json, snapshot: Snapshot) -> None:
+        for text in self._ended(snapshot.trials, search["objectives"]):
             self._console.print(output.inline(text))
-        search = snapshot.search
         mark = (search["state"], search["trials"], search["best"], words.waiting(search))
         if mark != self._last:
             self._last = mark
@@ -132,23 +109,3 @@ class Lines(Quiet):
             trial = over[number]
             what = words.scores(trial["scores"] or (), objectives) or words.why(trial)
             yield f"trial {number} {trial['state']}: {what}  {words.values(trial, names)}"
-
-
-class JsonLines(Quiet):
-    """The search's page on stdout each time it changed."""
-
-    def __init__(self) -> None:
-        self._last: Json | None = None
-
-    def show(self, snapshot: Snapshot) -> None:
-        if snapshot.search != self._last:
-            self._last = snapshot.search
-            output.print_json(snapshot.search)
-
-
-def display(*, json: bool) -> Display:
-    """The one that suits where the output goes."""
-    if json:
-        return JsonLines()
-    console = output.stderr()
-    return LiveTable(console) if console.is_terminal else Lines(console)

@@ -9,8 +9,7 @@ from rich.console import Console
 from service import units
 from service.cli import output
 from service.cli.client import Json
-from service.cli.result import STATE_STYLES
-from service.cli.result import short_id as short_job_id
+from service.cli.result import STATE_STYLES, short_id
 from service.cli.search import words
 from service.contract.states import JobState
 
@@ -23,7 +22,7 @@ def show(console: Console, search: Json, best: Sequence[Json]) -> None:
         console.print(f"[bold]{title:<10}[/] {output.inline(value)}")
     show_best(console, search["objectives"], best)
     if search["actions"]:
-        example = f"`finetune search {search['actions'][0]} {words.short_id(search['id'])}`"
+        example = f"`finetune search {search['actions'][0]} {short_id(search['id'])}`"
         actions = output.inline(f"{', '.join(search['actions'])}: {example}")
         console.print(f"[bold]{'actions':<10}[/] {actions}")
 
@@ -50,7 +49,7 @@ def show_best(console: Console, objectives: Sequence[Json], best: Sequence[Json]
         if trial["job_id"]:
             console.print(f"{'':<10} job {output.inline(trial['job_id'])}")
     if len(best) == 1 and best[0]["job_id"] and best[0]["job_state"] == JobState.SUCCEEDED:
-        short = short_job_id(best[0]["job_id"])
+        short = short_id(best[0]["job_id"])
         console.print(f"[bold]{'try it':<10}[/] finetune try {short}")
         console.print(f"[bold]{'get it':<10}[/] finetune download {short}")
 

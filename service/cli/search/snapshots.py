@@ -44,8 +44,12 @@ class Reader:
         counts = search["trials"]
         running = self._trials(ROWS, TrialState.RUNNING) if counts.get("running") else []
         paused = self._trials(_PAUSED_ROWS, TrialState.PAUSED) if counts.get("paused") else []
-        newest = self._newest(sum(counts.values()))
-        self._read_best(search)
+        # Trials are numbered from 0 without gaps.
+        before = sum(counts.values()) - ROWS - 1
+        newest = self._trials(ROWS, None, before if before >= 0 else None)[::-1]
+        if search["best"] != self._best_of:
+            self._best = self._client.get(f"{self._path}/best")["data"] if search["best"] else []
+            self._best_of = search["best"]
         found = [*running, *paused, *self._best, *newest]
         for trial in found:
             seconds = time_left.of_trial(trial)
@@ -59,15 +63,3 @@ class Reader:
         given = {name: value for name, value in params.items() if value is not None}
         found: list[Json] = self._client.get(f"{self._path}/trials", given)["data"]
         return found
-
-    def _newest(self, total: int) -> list[Json]:
-        """The latest first. Trials are numbered from 0 without gaps."""
-        before = total - ROWS - 1
-        return self._trials(ROWS, None, before if before >= 0 else None)[::-1]
-
-    def _read_best(self, search: Json) -> None:
-        """Only when the search names others than before."""
-        if search["best"] == self._best_of:
-            return
-        self._best = self._client.get(f"{self._path}/best")["data"] if search["best"] else []
-        self._best_of = search["best"]

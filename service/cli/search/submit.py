@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+from finetune_client import calls
 
 from service.cli import ids, output, spec_check
 from service.cli.client import Client, Json
@@ -13,14 +14,11 @@ from service.cli.local_files import AllowOutside
 from service.cli.overrides import Changes, changed, merge_patch
 from service.cli.search.watch import watch as watch_search
 from service.cli.spec_check import Checked
-from service.cli.spec_file import read_spec
+from service.cli.spec_file import SpecFile, read_spec
 from service.cli.submit import create, show_submitted
 from service.cli.transfer import file_size
 
 _TEMPLATE: Final = "job"
-SpecFile = Annotated[
-    Path, typer.Argument(help="YAML or JSON.", exists=True, dir_okay=False, readable=True)
-]
 
 
 def submit(
@@ -44,7 +42,7 @@ def submit(
         spec_check.refuse(checked.errors)
 
         def post(template: Json) -> Json:
-            return client.submit_search({**content, _TEMPLATE: template}, key)
+            return client.send(calls.create_search({**content, _TEMPLATE: template}, key))
 
         search = create(client, checked, post, ids.SEARCH, key)
         show_submitted(client, search, watch_search if watch else None, json=json)
@@ -94,7 +92,7 @@ def _check(client: Client, search: Json, folder: Path, *, allow_outside: bool) -
 
     def ask(checked: Json, pending_file: str | None) -> Json:
         whole = {**search, _TEMPLATE: checked} if isinstance(template, dict) else search
-        return client.validate_search(whole, pending_file)
+        return client.send(calls.validate_search(whole, pending_file))
 
     return spec_check.check_by(
         ask,

@@ -9,11 +9,6 @@ from service.contract.search.states import OVER
 from service.contract.states import JobState
 
 
-def trials_over(search: Json) -> int:
-    counts: dict[str, int] = search["trials"]
-    return sum(counts.get(state, 0) for state in OVER)
-
-
 def of_trial(trial: Json) -> float | None:
     """The seconds from its creation to its end; None before its end."""
     if trial["ended_at"] is None:
@@ -32,7 +27,7 @@ def estimate(
     if search["state"] != JobState.RUNNING or not durations:
         return None
     mean = sum(durations) / len(durations)
-    left: int = search["max_trials"] - trials_over(search)
+    left: int = search["max_trials"] - sum(search["trials"].get(state, 0) for state in OVER)
     done = sum(
         min(mean, (now - units.moment(trial["created_at"])).total_seconds()) for trial in running
     )

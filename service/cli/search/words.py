@@ -106,8 +106,3 @@ def waiting(search: Json) -> str:
     if search["state"] == JobState.PAUSED:
         return "`finetune search resume` continues it"
     return str((search["waiting"] or {}).get("message", ""))
-
-
-def short_id(search_id: str) -> str:
-    """Enough of the id for a command that is shown; 11 digits are a millisecond."""
-    return search_id.removeprefix("search-")[:11]

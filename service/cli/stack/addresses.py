@@ -6,14 +6,10 @@ from service.cli.exit_codes import UsageError
 from service.settings import Auth
 
 
-class PublicAddressError(UsageError):
-    """No key is required, so only this machine may reach the service."""
-
-
 def check_address(host: str, auth: Auth) -> None:
     """Refuse any host but the loopback if no key is required."""
     if auth == "off" and not is_loopback(host):
-        raise PublicAddressError(
+        raise UsageError(
             f"refused to listen on {host}: with FINETUNE_AUTH=off anyone who reaches this address "
             "could use the service. Remove FINETUNE_AUTH=off and give everybody a key with "
             "`finetune keys create NAME`, or listen on 127.0.0.1."

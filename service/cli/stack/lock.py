@@ -13,7 +13,6 @@ from service.cli.exit_codes import UsageError
 
 __all__ = [
     "StackAddress",
-    "StackRunningError",
     "hold",
     "read_address",
     "remove_address",
@@ -21,13 +20,9 @@ __all__ = [
 ]
 
 
-class StackRunningError(UsageError):
-    """Another `finetune up` is running in this home."""
-
-
 @contextmanager
 def hold(home: Path) -> Iterator[None]:
-    """Hold the home's lock; raises StackRunningError at once if another process holds it."""
+    """Hold the home's lock; raises UsageError at once if another process holds it."""
     path = home / "up.lock"
     descriptor = _acquire(path, home)
     try:
@@ -48,7 +43,7 @@ def _acquire(path: Path, home: Path) -> int:
             os.close(descriptor)
             address = read_address(home)
             where = f" (process {address.pid}, {address.url})" if address else ""
-            raise StackRunningError(f"a stack already runs in {home}{where}") from None
+            raise UsageError(f"a stack already runs in {home}{where}") from None
         if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
             return descriptor
         os.close(descriptor)

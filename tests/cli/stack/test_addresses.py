@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.stack.addresses import PublicAddressError, check_address, is_loopback, local_url
+from service.cli.exit_codes import UsageError
+from service.cli.stack.addresses import check_address, is_loopback, local_url
 from tests.cli.conftest import Cli
 
 
@@ -34,7 +35,7 @@ class TestCheckAddress:
     def test_without_keys_only_this_machine_may_reach_it(self) -> None:
         check_address("0.0.0.0", "required")
         check_address("127.0.0.1", "off")
-        with pytest.raises(PublicAddressError, match=r"with FINETUNE_AUTH=off anyone"):
+        with pytest.raises(UsageError, match=r"with FINETUNE_AUTH=off anyone"):
             check_address("0.0.0.0", "off")
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from service.cli.exit_codes import UsageError
 from service.cli.stack import lock
-from service.cli.stack.lock import StackAddress, StackRunningError
+from service.cli.stack.lock import StackAddress
 
 
 class TestHold:
@@ -18,7 +19,7 @@ class TestHold:
         with lock.hold(tmp_path):
             lock.write_address(tmp_path, address)
             with (
-                pytest.raises(StackRunningError, match=r"already runs in .*8123"),
+                pytest.raises(UsageError, match=r"already runs in .*8123"),
                 lock.hold(tmp_path),
             ):
                 pytest.fail("the lock was given twice")
