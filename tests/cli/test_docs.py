@@ -47,7 +47,7 @@ class TestDocs:
         [_, row] = outcome.out.splitlines()
         page, line, text = row.split(maxsplit=2)
         shown = (DOCS / f"{page}.md").read_text(encoding="utf-8").splitlines()[int(line) - 1]
-        assert page == "http-api"
+        assert page == "routes"
         assert text.strip().strip("…") in shown
         assert "RFC 7396" in text
 

@@ -24,6 +24,7 @@ class Up:
         *options: str,
         env: Mapping[str, str] | None = None,
         command: Sequence[str] = COMMAND,
+        cwd: Path | None = None,
     ) -> None:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("FINETUNE_")}
         self.home = home
@@ -34,6 +35,7 @@ class Up:
             [*command, *options],
             env={**inherited, "FINETUNE_HOME": str(home), "FINETUNE_DOCTOR_AT_START": "0"}
             | dict(env or {}),
+            cwd=cwd,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -3,25 +3,32 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from service.contract.previews import TrainedSpan
 from service.contract.spec import JobSpec
 from service.contract.splits import TEST
 from worker.tasks import trained_spans
 
-if TYPE_CHECKING:
-    from worker.tasks.base import Task
-
 _NOT_SCORED: Final = -100
 _INCOMPLETE: Final = "\ufffd"
+
+
+class _Described(Protocol):
+    """A `worker.tasks.base.Task`, which has a describer as an argument itself."""
+
+    def trained(self, feature: Mapping[str, Any]) -> list[bool] | None: ...
+    def trained_count(self, describer: "Describer", feature: Mapping[str, Any]) -> float | None: ...
+    def target(
+        self, describer: "Describer", feature: Mapping[str, Any]
+    ) -> str | list[str | None]: ...
 
 
 @dataclass(frozen=True)
 class Describer:
     """Of one split of a job; `train_examples` define the labels, None in a job without them."""
 
-    task: "Task"
+    task: _Described
     spec: JobSpec
     tokenizer: Any
     train_examples: Any
