@@ -17,7 +17,7 @@ from tests.tasks.preference.support import job
 from tests.tasks.stages import StagedJob
 from tests.training.support import Killed, Recorder
 from tests.training.two import Case, run_on_two
-from worker.stages import reference_blocks
+from worker.stages import reference_blocks, train_inputs
 from worker.storage import atomic_dir
 from worker.training.distributed.ranks import Ranks
 from worker.training.evaluation import Evaluator
@@ -305,7 +305,7 @@ class TestKey:
         staged = made(tmp_path)
         staged.train()
         monkeypatch.setattr(
-            FastPaths, "of", lambda _recorded, ranks: FastPaths(ranks, {name: False})
+            train_inputs, "FastPaths", lambda ranks, _recorded: FastPaths(ranks, {name: False})
         )
         _, recorder = staged.train(attempt=3)
         found = any("Reusing the reference" in event.message for event in recorder.of(Notice))
