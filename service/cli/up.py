@@ -112,7 +112,11 @@ def up(
         }
     )
     pid, mark = os.getpid(), orphans.Mark(settings.home)
-    raise typer.Exit(linux.run_guarded(lambda stop: run(settings, mlflow_port, pid, mark, stop)))
+    raise typer.Exit(
+        linux.run_guarded(
+            lambda stop: run(settings, mlflow_port, pid, mark, stop), clean_up=mark.end_all
+        )
+    )
 
 
 def run(settings: Settings, mlflow_port: int, pid: int, mark: orphans.Mark, stop: StopEvent) -> int:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -37,9 +38,9 @@ def descendants(root: int) -> list[int]:
     return found
 
 
-def kill_descendants() -> None:
-    """SIGKILL everything below this process, until nothing is left."""
-    while below := descendants(os.getpid()):
+def kill_descendants(spared: int) -> None:
+    """SIGKILL everything below this process but the child `spared`, until nothing is left."""
+    while below := [process for process in descendants(os.getpid()) if process != spared]:
         for process in below:
             try:
                 os.kill(process, signal.SIGKILL)
@@ -68,29 +69,77 @@ class StopEvent(threading.Event):
         self.set()
 
 
-def run_guarded(main: Callable[[StopEvent], int]) -> int:
-    """Run `main` in a forked child of its own session; leave no process if either is killed.
+class _LastWatch:
+    """A process that waits until all others that hold the pipe have ended, and then cleans up."""
+
+    def __init__(self, clean_up: Callable[[], None]) -> None:
+        self._clean_up = clean_up
+        self._pipe = os.pipe()
+        self.start()
+
+    def start(self) -> None:
+        reader, writer = self._pipe
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                os.setsid()
+                os.close(writer)
+                for number in _STOP_SIGNALS:
+                    signal.signal(number, signal.SIG_IGN)
+                # Whoever reads the output of `up` waits for none but the other two.
+                with open(os.devnull, "r+b") as nothing:  # noqa: PTH123
+                    for descriptor in range(3):
+                        os.dup2(nothing.fileno(), descriptor)
+                os.read(reader, 1)
+                self._clean_up()
+            finally:
+                os._exit(0)
+
+    def release(self) -> None:
+        """Nothing more is started: let it clean up, and wait for it."""
+        os.close(self._pipe[1])
+        with suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+        os.close(self._pipe[0])
+
+
+def run_guarded(main: Callable[[StopEvent], int], clean_up: Callable[[], None]) -> int:
+    """Run `main` in a forked child of its own session; leave no process, whoever is killed.
 
     This process only waits. SIGINT or SIGTERM sent to either asks the event that `main` is given.
     If the child is killed, all that it started falls to this process and is killed here; if this
-    process is killed, the child stops in order. Returns `main`'s status, or 128 + the number of the
-    signal that ended the child.
+    process is killed, the child stops in order; when both have ended, in whatever way, a third
+    process calls `clean_up`. Returns `main`'s status, or 128 + the number of the signal that ended
+    the child.
     """
     adopt_orphans()
     sys.stdout.flush()
     sys.stderr.flush()
     # Blocked until the handlers are set, or a Ctrl-C in between would end only one of the two.
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+    last_watch = _LastWatch(clean_up)
     parent = os.getpid()
     child = os.fork()
     if child == 0:
         _run_child(main, parent)
     _on_stop_signals(lambda *_: os.kill(child, signal.SIGTERM))
-    _, status = os.waitpid(child, 0)
+    status = _wait_for(child, last_watch)
     _on_stop_signals(lambda *_: None)  # the child is gone, and its number with it
-    kill_descendants()
+    kill_descendants(spared=last_watch.pid)
+    last_watch.release()
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
+
+
+def _wait_for(child: int, last_watch: _LastWatch) -> int:
+    """The child's status; meanwhile the last watch is started again when it is killed."""
+    while True:
+        ended, status = os.wait()
+        if ended == child:
+            return status
+        if ended == last_watch.pid:
+            time.sleep(0.1)
+            last_watch.start()
 
 
 def _run_child(main: Callable[[StopEvent], int], parent: int) -> NoReturn:

@@ -1,16 +1,16 @@
 """Finds and ends what is left of a stack whose `up` was killed.
 
-The parts of a stack die with `up`, by death signals, but a process that does not ask for one, such
-as what a stage's library starts, may not. So all processes of a stack carry a mark in the
-environment, which they inherit wherever they end up in the process tree, and those whose
-environment is closed to others have it in their command line: the next `up` of the home ends them.
-Linux only; elsewhere nothing is found.
+A death signal reaches the children of a process, not theirs, and both processes of `up` can be
+killed at once. So all processes of a stack carry a mark in the environment, which they inherit
+wherever they end up in the process tree, and those whose environment is closed to others have it in
+their command line. Linux only; elsewhere nothing is found.
 """
 
 import os
 import secrets
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -36,28 +36,40 @@ class Mark:
         """For processes of ours, whose environment only root can read."""
         return ["-X", f"{_OPTION}={self._run}:{self._home}"]
 
-    def end_earlier_ones(self) -> None:
-        """SIGKILL what earlier runs left; whoever calls this holds the lock of the home. Bounded: a
-        process in an uninterruptible system call ends when that returns."""
-        deadline = time.monotonic() + _SWEEP_SECONDS
-        while self._kill_earlier_ones() and time.monotonic() < deadline:
-            time.sleep(0.02)
+    def end_all(self) -> None:
+        """SIGKILL what carries this mark, until nothing is left."""
+        _end(lambda value: value == f"{self._run}:{self._home}")
 
-    def _kill_earlier_ones(self) -> bool:
-        """Whether any was found."""
-        found = False
-        for folder in Path("/proc").glob("[0-9]*"):
-            # The descriptor belongs to this very process, whoever is given its number next.
-            with suppress(OSError):
-                process = os.pidfd_open(int(folder.name))
-                try:
-                    run, _, home = _mark_of(folder).partition(":")
-                    if home == str(self._home) and run != self._run:
-                        signal.pidfd_send_signal(process, signal.SIGKILL)
-                        found = True
-                finally:
-                    os.close(process)
-        return found
+    def end_earlier_ones(self) -> None:
+        """SIGKILL what earlier runs left; whoever calls this holds the lock of the home."""
+        _end(
+            lambda value: (
+                value.partition(":")[2] == str(self._home) and not value.startswith(self._run)
+            )
+        )
+
+
+def _end(is_meant: Callable[[str], bool]) -> None:
+    """Bounded: a process in an uninterruptible system call ends when that returns."""
+    deadline = time.monotonic() + _SWEEP_SECONDS
+    while _kill(is_meant) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def _kill(is_meant: Callable[[str], bool]) -> bool:
+    """Whether any was found."""
+    found = False
+    for folder in Path("/proc").glob("[0-9]*"):
+        # The descriptor belongs to this very process, whoever is given its number next.
+        with suppress(OSError):
+            process = os.pidfd_open(int(folder.name))
+            try:
+                if is_meant(_mark_of(folder)):
+                    signal.pidfd_send_signal(process, signal.SIGKILL)
+                    found = True
+            finally:
+                os.close(process)
+    return found
 
 
 def _mark_of(folder: Path) -> str:

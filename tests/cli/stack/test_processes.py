@@ -4,7 +4,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import psutil
@@ -20,6 +19,7 @@ from tests.support.services import wait_until
 SLEEP = "import time; time.sleep(600)"
 Sleeper = Callable[[Mark], subprocess.Popen[bytes]]
 ORDERS = [
+    ("parts",),
     ("outer", "manager"),
     pytest.param(("manager", "outer"), marks=pytest.mark.heavy),
     pytest.param(("outer", "parts"), marks=pytest.mark.heavy),
@@ -230,7 +230,7 @@ def main(stop):
     finally:
         manager.stop()
 
-sys.exit(run_guarded(main))
+sys.exit(run_guarded(main, clean_up=mark_of_stack.end_all))
 """
 
 
@@ -247,6 +247,7 @@ class Guarded:
         self.manager = int(mark.read_text())
         me = psutil.Process(self.process.pid)
         self.family = me.children(recursive=True)
+        (self.watch,) = (one.pid for one in me.children() if one.pid != self.manager)
         self.parts = [one.pid for one in psutil.Process(self.manager).children()]
 
     def wait_gone(self) -> int:
@@ -258,7 +259,7 @@ class Guarded:
 class TestRunGuarded:
     def test_sigterm_stops_all_and_the_status_is_0(self, tmp_path: Path) -> None:
         stack = Guarded(tmp_path, detached=True)
-        assert len(stack.family) == 5  # the manager, two parts, a child of each
+        assert len(stack.family) == 6  # the last watch, the manager, two parts, a child of each
         stack.process.terminate()
         assert stack.wait_gone() == 0
 
@@ -268,7 +269,7 @@ class TestRunGuarded:
         assert stack.wait_gone() == 0
 
     def test_nothing_is_left_when_it_is_killed(self, tmp_path: Path) -> None:
-        stack = Guarded(tmp_path, detached=False)
+        stack = Guarded(tmp_path, detached=True)
         stack.process.kill()
         assert stack.wait_gone() == -signal.SIGKILL
 
@@ -278,28 +279,37 @@ class TestRunGuarded:
         assert stack.wait_gone() == 128 + signal.SIGKILL
 
     @pytest.mark.parametrize("order", ORDERS, ids="-".join)
-    def test_the_next_one_ends_what_is_left(self, tmp_path: Path, order: tuple[str, ...]) -> None:
-        """No death signal reaches the children of these parts."""
+    def test_nothing_is_left_whoever_is_killed(
+        self, tmp_path: Path, order: tuple[str, ...]
+    ) -> None:
+        """No death signal reaches the children of the parts."""
         stack = Guarded(tmp_path, detached=True)
         victims = {"outer": [stack.process.pid], "manager": [stack.manager], "parts": stack.parts}
         for name in order:
             for pid in victims[name]:
                 os.kill(pid, signal.SIGKILL)
-        for pid in (stack.manager, *stack.parts):
-            wait_until(partial(_gone, pid), 20, "the end of the stack")
-        Mark(tmp_path).end_earlier_ones()
+        if order == ("parts",):
+            stack.process.terminate()
         stack.wait_gone()
 
-    def test_nothing_is_left_of_parts_that_are_killed(self, tmp_path: Path) -> None:
+    def test_the_last_watch_is_started_again(self, tmp_path: Path) -> None:
         stack = Guarded(tmp_path, detached=True)
-        for pid in stack.parts:
+        os.kill(stack.watch, signal.SIGKILL)
+        outer = psutil.Process(stack.process.pid)
+
+        def watch() -> set[int]:
+            return {one.pid for one in outer.children()} - {stack.watch, stack.manager}
+
+        wait_until(lambda: len(watch()) == 1, 10, "the new one")
+        (new,) = watch()
+        for pid in (stack.process.pid, stack.manager):
             os.kill(pid, signal.SIGKILL)
-        stack.process.terminate()
-        assert stack.wait_gone() == 0
+        stack.wait_gone()
+        wait_until(lambda: _gone(new), 10, "its end")
 
     def test_the_childs_status_is_passed_on(self) -> None:
         code = "import sys; from service.cli.stack.linux import run_guarded\n"
-        code += "sys.exit(run_guarded(lambda stop: 7))"
+        code += "sys.exit(run_guarded(lambda stop: 7, lambda: None))"
         assert subprocess.run([sys.executable, "-c", code], timeout=20, check=False).returncode == 7
 
 
@@ -319,6 +329,13 @@ class TestMark:
             process.kill()
             process.wait()
 
+    def test_its_own_run_alone(self, sleeper: Sleeper, tmp_path: Path) -> None:
+        mark, other = Mark(tmp_path), Mark(tmp_path)
+        own, spared = sleeper(mark), sleeper(other)
+        mark.end_all()
+        assert own.wait(5) == -signal.SIGKILL
+        assert spared.poll() is None
+
     def test_of_a_process_whose_environment_is_closed(self, tmp_path: Path) -> None:
         """Without privileges its environment cannot be read."""
         closed = f"from service import prctl; prctl.forbid_inspection(); print(flush=True); {SLEEP}"
@@ -326,7 +343,7 @@ class TestMark:
             "import subprocess, sys, time\n"
             "from pathlib import Path\n"
             "from service.cli.stack.orphans import Mark\n"
-            "mark = Mark(Path(sys.argv[1]))\n"
+            f"mark = Mark(Path({str(tmp_path)!r}))\n"
             f"words = [sys.executable, *mark.options(), '-c', {closed!r}]\n"
             "process = subprocess.Popen(words, stdout=subprocess.PIPE)\n"
             "process.stdout.read(1)\n"
@@ -334,10 +351,10 @@ class TestMark:
             "    open(f'/proc/{process.pid}/environ').read()\n"
             "except PermissionError:\n"
             "    print('closed')\n"
-            "Mark(Path(sys.argv[1])).end_earlier_ones()\n"
+            "mark.end_all()\n"
             "print(process.wait())\n"
         )
-        command = [*unprivileged.prefix(), sys.executable, "-c", program, str(tmp_path)]
+        command = [*unprivileged.prefix(), sys.executable, "-c", program]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert done.stdout.split() == ["closed", str(-signal.SIGKILL)]
 
