@@ -255,6 +255,8 @@ class Settings(BaseSettings):
         None, ge=0, description="The same: their size together."
     )
 
+    audit_days: int = Field(365, ge=30, description="Entries of the audit log: days since then.")
+
     stage_memory_bytes: int | None = Field(
         None,
         ge=64 * 1024**2,

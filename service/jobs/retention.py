@@ -39,7 +39,6 @@ log = structlog.get_logger(__name__)
 GRACE_SECONDS: Final = 3600.0
 _DAY: Final = 86400.0
 _BATCH: Final = 500
-_AUDIT_DAYS: Final = 365
 _PRUNED: Final = ".pruned"
 _PARTIAL: Final = ".tmp"
 
@@ -115,7 +114,7 @@ class Retention(BackgroundLoop):
         with self._database.write() as session:
             stored = quotas.stored_by_project(session, EVERYTHING)
             usage.note_bytes(session, stored, jobs.clock(session))
-            audit.forget(session, _AUDIT_DAYS)
+            audit.forget(session, self._settings.audit_days)
             preview_claims.LEASES.forget(session)
             prediction_claims.LEASES.forget(session)
             deliveries.forget(session)
