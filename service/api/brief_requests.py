@@ -23,7 +23,7 @@ Answer = TypeVar("Answer", Preview, Prediction)
 
 LONGEST_WAIT: Final = 60.0
 _FIRST_PAUSE: Final = 0.05
-_LONGEST_PAUSE: Final = 1.0
+_LONGEST_PAUSE: Final = 0.5
 _GROWTH: Final = 1.15
 
 

@@ -143,14 +143,8 @@ _RULES: Final[tuple[Callable[[TrainingSpec], Iterator[str]], ...]] = (
     partial(_steps_are_whole, "eval_steps"),
     partial(_steps_are_whole, "save_steps"),
     _precision_has_one_name,
-    _refused_if(
-        lambda spec: spec.fp16 and spec.use_cpu,
-        "`fp16` needs a GPU: use `bf16` on a CPU",
-    ),
-    _refused_if(
-        lambda spec: spec.tf32 and spec.use_cpu,
-        "`tf32` needs a GPU",
-    ),
+    _refused_if(lambda spec: spec.fp16 and spec.use_cpu, "`fp16` needs a GPU: use `bf16` on a CPU"),
+    _refused_if(lambda spec: spec.tf32 and spec.use_cpu, "`tf32` needs a GPU"),
     _refused_if(
         lambda spec: spec.bf16_full_eval and spec.fp16_full_eval,
         "`bf16_full_eval` and `fp16_full_eval` exclude each other: give one of them",

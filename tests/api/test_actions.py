@@ -83,6 +83,7 @@ class TestPauseAndResume:
             assert changed == (action in actions), (action, answer.text)
         deleted = server.client.delete(f"/v1/jobs/{add_job(server.database, state=state)}")
         assert (deleted.status_code == 200) == ("delete" in actions)
+        assert ("cancel it first" in deleted.text) == ("delete" not in actions)
 
 
 class TestRetry:

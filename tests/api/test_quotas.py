@@ -53,7 +53,10 @@ class TestQueuedJobs:
         put(server.database, job_id, state="failed", stage="prepare")
         limit(server.database, max_queued_jobs=0)
         answer = server.client.post(f"/v1/jobs/{job_id}/retry")
-        assert (answer.status_code, answer.json()["code"]) == (429, "quota_exceeded")
+        problem = answer.json()
+        assert (answer.status_code, problem["code"]) == (429, "quota_exceeded")
+        assert (problem["quota"], problem["limit"], problem["used"]) == ("max_queued_jobs", 0, 0)
+        assert answer.headers["Retry-After"] == "30"
 
 
 class TestPriority:

@@ -12,6 +12,7 @@ from service.store import searches
 from tests.api.conftest import Server
 from tests.api.factories import START, add_job
 from tests.api.search_calls import OTHER, add_in, code, ids, row_of, submit
+from tests.support.databases import on_both
 from tests.support.projects import limit, make_project
 from tests.support.searches import SPACE, TEMPLATE, add_search, add_trial, search_spec
 
@@ -47,6 +48,7 @@ class TestCreateSearch:
         assert code(other) == (422, "idempotency_key_reused")
         assert ids(client.get("/v1/searches")) == [first.json()["id"]]
 
+    @on_both
     def test_one_key_at_the_same_time_is_one_search(self, client: httpx.Client) -> None:
         headers, answers = {"Idempotency-Key": "k-1"}, []
         threads = [

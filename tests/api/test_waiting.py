@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from service.api import waiting
+from service.api.job_page import read_page
 from service.contract.failures import Failure, FailureCode
 from service.store import claims, endings, job_list, jobs, waiting_jobs, workers
-from service.store.database import db_now
+from service.store.database import Database, db_now
 from service.store.endings import Ending, Policy
 from service.store.scope import EVERYTHING
 from tests.api.conftest import Server
@@ -278,3 +279,13 @@ class TestCost:
                 fail(server, job_id)
         assert listing(server) == few
         assert few <= 6
+
+    def test_a_running_job_takes_none(self, server: Server, database: Database) -> None:
+        running, queued = add_job(database), add_job(database)
+        claim_job(database, running)
+        with sent(database) as statements:
+            read_page(database, EVERYTHING, running, server.settings)
+        assert not [text for text in statements if "FROM workers" in text]
+        with sent(database) as statements:
+            read_page(database, EVERYTHING, queued, server.settings)
+        assert len([text for text in statements if "FROM workers" in text]) == 1

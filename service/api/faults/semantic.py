@@ -208,8 +208,8 @@ def _hub_token(job: JobSpec, settings: Settings, store: _Store) -> Iterator[Faul
 def hub_token(
     settings: Settings, database: Database, scope: Scope, otherwise: str = ""
 ) -> Iterator[Fault]:
-    """A fault if no worker can push with the operator's token. Without a live worker
-    nobody knows. `otherwise`: what the user can do without a token."""
+    """A fault if there are live workers and none can push with the operator's token. `otherwise`:
+    what the user can do without a token."""
     if scope.project not in (None, DEFAULT_PROJECT):
         message = (
             "Jobs of this project do not have the operator's Hub token: set one with `finetune "

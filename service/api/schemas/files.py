@@ -42,6 +42,8 @@ class FileObject(BaseModel):
             row,
             project=row.project_id,
             created_at=int(row.created_at.timestamp()),
+            status="processed",
+            status_details=None,
             expires_at=None if row.expires_at is None else int(row.expires_at.timestamp()),
         )
 

@@ -9,9 +9,9 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 def from_row(kind: type[ModelT], row: Any, **others: Any) -> ModelT:
-    """`kind` with what the row has by the same names; `others`: what it has by another name, or not
-    at all."""
-    names = (name for name in kind.model_fields if name not in others and hasattr(row, name))
+    """`kind` with what the row has by the same names; `others`: every other field, even one with a
+    default. Only `object`, a constant, may be left out."""
+    names = kind.model_fields.keys() - others.keys() - {"object"}
     return kind(**{name: getattr(row, name) for name in names}, **others)
 
 

@@ -273,6 +273,14 @@ class TestErrors:
             asking.completions.create(model="/etc", prompt="a")
         assert raised.value.param == "model"
 
+    def test_without_a_worker(self, server: Server) -> None:
+        body = {"model": MODEL, "messages": HELLO}
+        answer = server.client.post("/v1/chat/completions", json=body)
+        assert (answer.status_code, answer.headers["Retry-After"]) == (503, "2")
+        assert answer.json()["error"]["code"] == "no_worker"
+        assert "finetune worker --queues cpu" in answer.json()["error"]["message"]
+        assert states(server) == []
+
     def test_while_all_workers_train(self, server: Server, asking: openai.OpenAI) -> None:
         claim_job(server.database, make_job(server.database), "worker-1")
         with pytest.raises(openai.InternalServerError) as raised:

@@ -25,6 +25,7 @@ from service.store.create_calls import Attempt
 from service.store.models import CreateCallRow
 from tests.api.conftest import Server, running
 from tests.support import services
+from tests.support.databases import on_both
 from tests.support.proxy import LOST, Proxy
 
 CREATE = "POST /v1/fine_tuning/jobs"
@@ -102,6 +103,7 @@ def test_a_first_attempt_in_progress_makes_no_second_job(
     assert _ids(server) == [answer["id"]]
 
 
+@on_both
 def test_attempts_at_once_make_one_job(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     create, barrier = submission.create, threading.Barrier(8)
 

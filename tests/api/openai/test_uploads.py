@@ -94,6 +94,12 @@ class TestOpenAIClient:
         sweep(database, server)
         assert on_disk(server) == []
 
+    def test_the_file_of_an_upload_expires_too(self, server: Server) -> None:
+        after = {"anchor": "created_at", "seconds": 7200}
+        upload_id = begin(server, 1, expires_after=after)
+        file = complete(server, upload_id, part(server, upload_id, b"a")).json()["file"]
+        assert file["expires_at"] == file["created_at"] + 7200
+
 
 class TestParts:
     def test_at_once_and_in_another_order(self, server: Server) -> None:
@@ -136,6 +142,15 @@ class TestParts:
         for _ in range(4):
             part(server, upload_id, b"a")
         assert "at most 4 parts" in send(server, upload_id, b"a").text
+
+    def test_a_cancelled_upload_leaves_nothing(self, server: Server) -> None:
+        upload_id = begin(server, 3)
+        part(server, upload_id, b"abc")
+        for _ in range(2):
+            answer = server.client.post(f"/v1/uploads/{upload_id}/cancel")
+            assert (answer.status_code, answer.json()["status"]) == (200, "cancelled")
+        assert code(send(server, upload_id, b"abc")) == (409, "upload_not_pending")
+        assert on_disk(server) == []
 
     def test_larger_than_other_bodies(self, server: Server) -> None:
         size = MOST_BODY_BYTES + 1
