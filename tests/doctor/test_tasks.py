@@ -1,5 +1,6 @@
 """The table of tasks on this CPU: task x {train, resume, evaluate, predict, adapter}."""
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
@@ -22,6 +23,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
     folder = tmp_path_factory.mktemp("jobs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")  # golden numbers depend on how sums are split
+        patch.setitem(tasks.TOLERANCES, "cpu", 1e-5)  # users' processors may round otherwise
         with Jobs(folder, Context(scratch=folder)) as jobs:
             yield jobs
 
@@ -55,12 +57,22 @@ class TestTable:
             jobs.train(body)
 
     def test_a_stage_at_its_limit_is_killed(self, jobs: Jobs) -> None:
+        body = jobs.body("reward", max_length=47)
         jobs.deadline = 0.0
         try:
             with pytest.raises(StageFailedError, match="`prepare` was killed at its limit"):
-                jobs.train(jobs.body("reward", max_length=47))
+                jobs.train(body)
         finally:
             jobs.deadline = float("inf")
+
+    def test_a_crash_while_the_models_are_written_is_named(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "torch.py").write_text("import os\nos.abort()\n")
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+        own = Jobs(tmp_path, Context(scratch=tmp_path))
+        with own, pytest.raises(StageFailedError, match="writes tiny models ended with status -6"):
+            own.body("reward")
 
 
 def test_batches_without_padding(jobs: Jobs) -> None:

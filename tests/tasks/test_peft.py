@@ -20,6 +20,7 @@ from tests.tasks.examples import example_spec
 from tests.tasks.stages import StagedJob, write_rows
 from tests.training.support import Killed, Recorder, at_checkpoint
 from worker.publishing import hub_repository
+from worker.storage import atomic_dir
 from worker.tasks import registry
 from worker.training.adapters.adapter import known_warnings
 
@@ -220,7 +221,9 @@ class TestResume:
         assert result.best_step == best
         assert result.metrics["eval_loss"] == found[best]
         kept = load_file(checkpoint(job, best) / "model.safetensors")
-        saved = load_file(job.output(result) / "adapter_model.safetensors")
+        file = job.output(result) / "adapter_model.safetensors"
+        assert result.weights_sha256 == atomic_dir.file_sha256(file)
+        saved = load_file(file)
         for name, value in saved.items():
             head, _, leaf = name.rpartition(".")
             assert torch.equal(value, kept[f"{head}.default.{leaf}"])

@@ -4,10 +4,13 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AttentionMaskInterface, masking_utils
+from transformers.masking_utils import sdpa_mask
 
 from tests.training.support import PLAIN, Job, TinyTask
 from worker.tasks import registry
 from worker.training import rng
+from worker.training.kernels import attention_masks
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -24,6 +27,18 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def tiny_task(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry.REGISTRY, "causal-lm", TinyTask())
+
+
+@pytest.fixture(autouse=True)
+def own_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job on a GPU replaces functions of transformers for its whole process, and what it noted of
+    its last batch would be taken for that of the next test's model."""
+    monkeypatch.setitem(AttentionMaskInterface._global_mapping, "sdpa", sdpa_mask)
+    monkeypatch.setattr(
+        masking_utils, "find_packed_sequence_indices", attention_masks._read_positions
+    )
+    monkeypatch.setattr(attention_masks, "_hides_nothing", None)
+    monkeypatch.setattr(attention_masks, "_counts_up", False)
 
 
 @pytest.fixture

@@ -169,6 +169,34 @@ class TestCombinations:
         limit = options["save_total_limit"]
         assert limit is None or len(recorder.kept) <= max(limit, 2)
 
+    @pytest.mark.parametrize(
+        ("evaluation", "save"),
+        list(itertools.product(("no", "steps", "epoch"), ("no", "steps", "epoch"))),
+    )
+    def test_without_the_option_it_is_the_last(
+        self, make_job: Callable[..., Job], evaluation: str, save: str
+    ) -> None:
+        job = make_job(
+            **{**OPTIONS, "num_train_epochs": 2},
+            eval_strategy=evaluation,
+            eval_steps=1,
+            save_strategy=save,
+            save_steps=4,
+            save_total_limit=1,
+            metric_for_best_model="loss",
+        )
+        result, recorder = supervised(job)
+        assert (result.model_step, result.steps) == (6, 6)
+        assert not [event for event in recorder.of(Notice) if "finished model" in event.message]
+        found = losses(recorder)
+        assert result.metrics["eval_loss"] == found[6]
+        if evaluation == "no":
+            assert (result.best_step, result.best_metric) == (None, None)
+        else:
+            best = min(found, key=found.__getitem__)
+            assert (result.best_step, result.best_metric) == (best, found[best])
+        assert recorder.checkpoint_steps() == {"no": [], "steps": [4, 6], "epoch": [3, 6]}[save]
+
     def test_early_stopping(self, make_job: Callable[..., Job]) -> None:
         job = make_job(
             **OPTIONS,

@@ -10,7 +10,7 @@ from service.contract.events import Progress
 from service.contract.states import Phase
 from service.contract.training import TrainingSpec
 from tests.training.support import Recorder
-from worker.training.eta import Pace
+from worker.training.eta import FEW_STEPS, Pace
 from worker.training.log_history import LogHistory
 from worker.training.objective import Evaluation
 from worker.training.plan import Plan
@@ -106,6 +106,11 @@ class TestSteps:
         training.steps(2)
         assert training.eta == pytest.approx(2 * 10)
 
+    def test_nothing_is_left_at_the_end(self) -> None:
+        training = Training(max_steps=3)
+        training.steps(1, 1, 1)
+        assert training.eta == 0
+
 
 class TestResume:
     def resumed(self, **options: Any) -> Training:
@@ -124,9 +129,28 @@ class TestResume:
         training.steps(20, 1)
         assert training.eta == pytest.approx(48 * 8 + 8)
 
+    def test_then_by_that_of_this_machine(self) -> None:
+        training = self.resumed()
+        training.steps(20, *[1] * FEW_STEPS)
+        assert training.eta == pytest.approx((50 - 1 - FEW_STEPS) * 1 + 8)
+
     def test_evaluations_take_what_they_took_before(self) -> None:
         training = self.resumed(sizes={"validation": 5}, eval_strategy="steps", eval_steps=20)
         assert training.eta == pytest.approx(50 * 8 + 3 * 30 + 8)
+
+    def test_an_evaluation_that_was_interrupted_is_to_come(self) -> None:
+        training = self.resumed(sizes={"validation": 5}, eval_strategy="steps", eval_steps=50)
+        assert training.eta == pytest.approx(50 * 8 + 30 + 8)
+        training.progress.evaluation_pending = True
+        assert training.eta == pytest.approx(50 * 8 + 2 * 30 + 8)
+
+    def test_a_rollback_counts_the_repeated_steps(self) -> None:
+        training = Training(max_steps=20)
+        training.steps(*[1] * 10)
+        training.progress.step = 4
+        assert training.eta == pytest.approx(16)
+        training.steps(1)
+        assert training.eta == pytest.approx(15)
 
 
 class TestEvaluationsAndCheckpoints:
@@ -154,6 +178,27 @@ class TestEvaluationsAndCheckpoints:
         forward = 30 / 3  # a third of a training step for each row
         assert training.eta == pytest.approx(250 + 3 * forward)
 
+    def test_the_baseline_is_one(self) -> None:
+        training = Training(max_steps=10, sizes={"validation": 8}, eval_strategy="epoch")
+        training.reporter.evaluated(
+            Evaluation({}, speed={"eval_a_runtime": 3.0, "eval_b_runtime": 4.0})
+        )
+        training.steps(1, 1)
+        assert training.eta == pytest.approx(8 + 7)
+
+    def test_the_current_one_passes(self) -> None:
+        training = Training(
+            max_steps=20, sizes={"validation": 8}, eval_strategy="steps", eval_steps=5
+        )
+        training.steps(*[1] * 5)
+        training.evaluate(10)
+        training.steps(*[1] * 5)
+        training.reporter.pause(Phase.EVALUATING)
+        training.now += 4
+        assert training.eta == pytest.approx(10 + 3 * 10 - 4)
+        training.now += 100
+        assert training.eta == pytest.approx(10 + 2 * 10)
+
     def test_after_the_last_step(self) -> None:
         """The model is saved, evaluated if an earlier step may be the best, and tested."""
         training = Training(
@@ -180,6 +225,17 @@ class TestEvaluationsAndCheckpoints:
         assert found == pytest.approx([2 + 10 + 20, 9 + 20, 19])
         training.reporter.finished()
         assert training.events.of(Progress)[-1].eta_seconds == 0
+
+    def test_early_stopping_leaves_no_steps(self) -> None:
+        training = Training(
+            max_steps=100, sizes={"validation": 8}, eval_strategy="steps", eval_steps=2
+        )
+        training.steps(1, 1)
+        training.evaluate(10)
+        assert training.eta == pytest.approx(98 + 49 * 10)
+        training.reporter.stop()
+        training.reporter.phase(Phase.SAVING)
+        assert training.eta == 0
 
 
 class TestPace:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from transformers import AttentionMaskInterface, masking_utils
+from transformers import masking_utils
 from transformers.masking_utils import sdpa_mask
 
 from service.contract.events import Notice
@@ -36,10 +36,6 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> HostReads:
     """Forbidden in each step, but for what is done with batches before they are on the device."""
     found = HostReadsOnGPU() if HAS_GPU else HostReads()
     monkeypatch.setitem(registry.REGISTRY, "causal-lm", CausalLM())
-    monkeypatch.setitem(AttentionMaskInterface._global_mapping, "sdpa", sdpa_mask)
-    monkeypatch.setattr(
-        masking_utils, "find_packed_sequence_indices", attention_masks._read_positions
-    )
     if not HAS_GPU:
         install, gpu = build.install_fast_modules, torch.device("cuda")
         monkeypatch.setattr(
@@ -154,11 +150,6 @@ def test_steps_read_nothing_from_the_device(
 class TestMasks:
     """worker.training.kernels.attention_masks: the masks are transformers' own, unread."""
 
-    @pytest.fixture(autouse=True)
-    def fresh(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(attention_masks, "_hides_nothing", None)
-        monkeypatch.setattr(attention_masks, "_counts_up", False)
-
     @pytest.mark.parametrize("lengths", [(5, 5), (5, 3)])
     @pytest.mark.parametrize("causal", [False, True])
     def test_are_the_same(self, lengths: tuple[int, int], causal: bool) -> None:
@@ -218,8 +209,6 @@ class TestPositions:
 
     @pytest.fixture(autouse=True)
     def installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(attention_masks, "_hides_nothing", None)
-        monkeypatch.setattr(attention_masks, "_counts_up", False)
         monkeypatch.setattr(
             masking_utils, "find_packed_sequence_indices", attention_masks._packed_sequences
         )

@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 
-from service.contract.events import Notice, Progress
+from service.contract.events import CheckpointSaved, Notice, Progress
 from service.contract.failures import FailureCode, StageError
 from service.contract.training import TrainingSpec
 from tests.training.support import Job, Recorder, TinyObjective, rows, run
@@ -245,6 +245,48 @@ class TestBestModel:
         "learning_rate": 0.5,
         "warmup_steps": 6,
     }
+
+    @pytest.mark.parametrize(
+        ("metric", "greater", "better"),
+        [
+            (None, None, min),
+            ("loss", None, min),
+            ("eval_loss", True, max),
+            ("accuracy", None, max),
+        ],
+    )
+    def test_the_metric_chooses(
+        self, make_job: Callable[..., Job], metric: str | None, greater: bool | None, better: Any
+    ) -> None:
+        job = make_job(
+            **self.OPTIONS,
+            save_steps=1,
+            load_best_model_at_end=True,
+            metric_for_best_model=metric,
+            greater_is_better=greater,
+            validation=rows(6, seed=5),
+        )
+        result, recorder = run(job.request())
+        name = "eval_" + (metric or "loss").removeprefix("eval_")
+        values = {s: v[name] for s, v in recorder.evaluations().items() if s > 0}
+        best = better(values.values())
+        assert result.metrics[name] == best
+        assert result.best_step == next(step for step, value in values.items() if value == best)
+        saved = {event.step: event for event in recorder.of(CheckpointSaved)}
+        assert {step: event.metric for step, event in saved.items()} == values
+        assert [s for s, event in saved.items() if event.best][-1] == result.best_step
+
+    def test_save_strategy_best_keeps_only_improvements(self, make_job: Callable[..., Job]) -> None:
+        job = make_job(**self.OPTIONS, save_strategy="best", validation=rows(6, seed=5))
+        _, recorder = run(job.request())
+        losses = {s: v["eval_loss"] for s, v in recorder.evaluations().items() if s > 0}
+        best = math.inf
+        improvements: list[int] = []
+        for step, loss in losses.items():
+            if loss < best:
+                best, improvements = loss, [*improvements, step]
+        assert recorder.checkpoint_steps() == improvements
+        assert improvements != list(losses)
 
     def test_an_unknown_metric_is_refused_before_the_first_step(
         self, make_job: Callable[..., Job]

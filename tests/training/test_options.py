@@ -335,6 +335,10 @@ class TestNumbers:
         assert result.metrics["num_input_tokens_seen"] == expected[4]
         assert result.metrics["total_flos"] == trainer.state.total_flos > 0
 
+    def test_they_are_not_counted_unless_asked_for(self, make_job: Callable[..., Job]) -> None:
+        result, _ = run(make_job(**SHORT).request())
+        assert "num_input_tokens_seen" not in result.metrics
+
     @pytest.mark.parametrize(
         ("name", "precision", "tf32", "peak"),
         [

@@ -65,6 +65,13 @@ class TestFiles:
         assert files["test_results.json"]["test_loss"] > 0
         assert state["total_flos"] == result.metrics["total_flos"]
 
+    def test_only_what_there_is(self, make_job: Callable[..., Job]) -> None:
+        job = make_job(max_steps=1)
+        run(job.request())
+        assert results(job).keys() == {
+            *("all_results.json", "train_results.json", "trainer_state.json")
+        }
+
 
 class TestTrainerState:
     def test_transformers_reads_it(self, make_job: Callable[..., Job]) -> None:
@@ -158,6 +165,13 @@ class TestLogHistory:
         steps = [entry["step"] for entry in history.entries]
         assert steps == sorted(steps)
         assert steps[0] == 1
+
+    def test_many_evaluations_are_thinned_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(log_history, "LIMIT", 10)
+        history = LogHistory()
+        for step in range(100):
+            history.add(step, 0.0, {"eval_loss": 1.0})
+            assert len(history.entries) <= 10
 
 
 class _Two(Ranks):

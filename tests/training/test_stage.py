@@ -103,6 +103,13 @@ class TestResult:
         assert Phase.BASELINE not in phases(recorder)
         assert result.weights_sha256 == whole.weights_sha256
 
+    def test_validation_without_a_strategy_is_evaluated_at_the_end(
+        self, make_job: Callable[..., Job]
+    ) -> None:
+        result, recorder = run(make_job(max_steps=2, validation=rows(4)).request())
+        assert list(recorder.evaluations()) == [0, 2]
+        assert result.metrics["eval_loss"] == recorder.evaluations()[2]["eval_loss"]
+
     def test_a_resumed_run_takes_the_baseline_from_its_checkpoint(
         self, make_job: Callable[..., Job]
     ) -> None:

@@ -12,7 +12,7 @@ from service.contract.spec import JobSpec
 from service.contract.stages import PrepareResult, StageRequest, TrainResult
 from service.contract.states import Stage
 from service.settings import Settings
-from worker.doctor import tiny
+from worker.doctor import isolated, tiny
 from worker.doctor.check import Context
 from worker.processes import fork_client, spawn, stage_command, stage_environment
 from worker.processes.child import Child
@@ -90,6 +90,7 @@ class Jobs:
     deadline: float = float("inf")
     _prepared: dict[str, PrepareResult] = field(default_factory=dict)
     _runs: int = 0
+    _has_files: bool = False
 
     def __post_init__(self) -> None:
         self._settings = Settings(home=self.folder, malloc="system")
@@ -121,9 +122,22 @@ class Jobs:
     def body(
         self, task: str, splits: Sequence[str] = ("train",), **parameters: Any
     ) -> dict[str, Any]:
-        """The task, model and dataset of a spec; its files are written at the first call."""
-        tiny.write(self.folder / "files")
-        return tiny.job(task, self.folder / "files", splits, **parameters)
+        """The task, model and dataset of a spec; its files are written at the first call.
+
+        Raises StageFailedError if they cannot be. torch writes them, so in a process of its own: if
+        it crashes there, the report goes on.
+        """
+        files = self.folder / "tiny" / "files"
+        if not self._has_files:
+            files.mkdir(parents=True, exist_ok=True)
+            context = self.context.model_copy(update={"scratch": files})
+            left = self.deadline - time.monotonic()
+            done = isolated.run("worker.doctor.tiny:write", context, seconds=left)
+            if done.result is None:
+                how = _ending(done.status)
+                raise StageFailedError(f"the process that writes tiny models {how}: {done.tail}")
+            self._has_files = True
+        return tiny.job(task, files, splits, **parameters)
 
     def _prepare(self, body: Mapping[str, Any]) -> PrepareResult:
         key = json.dumps(body, sort_keys=True)
@@ -151,9 +165,8 @@ class Jobs:
         if isinstance(last, Failed):
             message = f"ended with {last.failure.code}: {last.failure.message}"
         else:
-            how = "was killed at its limit" if status is None else f"ended with status {status}"
             tail = log.read_text(errors="replace")[-_LOG_TAIL_CHARACTERS:].strip()
-            message = f"{how} and without a result. Its log: {tail}"
+            message = f"{_ending(status)} and without a result. Its log: {tail}"
         raise StageFailedError(f"the stage `{stage}` {message}")
 
     def _events(self, child: Child) -> Iterator[StageEvent]:
@@ -182,3 +195,7 @@ class Jobs:
             model_roots=[self.folder],
             **fields,
         )
+
+
+def _ending(status: int | None) -> str:
+    return "was killed at its limit" if status is None else f"ended with status {status}"

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from worker.doctor.check import Context, Finding, ok
+
 SENTENCES: Final = (
     "the report of the water board was read by all who were there in the morning",
     "a river runs from the hills to the old town and on to the sea",
@@ -58,14 +60,13 @@ def job(task: str, folder: Path, splits: Sequence[str], **parameters: Any) -> di
     }
 
 
-def write(folder: Path) -> None:
-    """The models and data of all tasks, unless they are there."""
-    if folder.exists():
-        return
+def write(context: Context) -> Finding:
+    """The models and data of all tasks, in the scratch folder. Imports torch."""
     import torch
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+    folder = context.scratch
     for body, make in _MAKERS.items():
         torch.manual_seed(0)
         make().save_pretrained(folder / body)
@@ -80,6 +81,7 @@ def write(folder: Path) -> None:
         for split, some in splits.items():
             lines = "".join(json.dumps(row) + "\n" for row in some)
             (folder / f"{task}-{split}.jsonl").write_text(lines)
+    return ok("the models and data of all tasks are written")
 
 
 def _to_predict(row: dict[str, Any]) -> dict[str, Any]:

@@ -12,9 +12,10 @@ import transformers
 from service.contract.chat import ChatSpec
 from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
-from tests.support.models import CHATML
+from tests.support.models import CHATML, save_tiny_llama
 from tests.tasks.chat.jobs import ROWS, Row, chat_job, notices, talk
 from tests.tasks.stages import StagedJob
+from tests.training.support import Killed, Recorder, at_checkpoint
 from worker.tasks.chat import templates
 from worker.tasks.chat.chat import Chat
 
@@ -207,6 +208,20 @@ class TestJob:
         rows = job.predictions("test/predictions.json")
         assert rows[0] == {"row": 1}
         assert rows[1]["loss"] == pytest.approx(result.metrics["test_loss"])
+
+    def test_resumed_bit_for_bit(self, tmp_path: Path) -> None:
+        model = save_tiny_llama(tmp_path / "llama")
+        packed: dict[str, Any] = {"packing": "bfd", "model": model}
+        options = {"save_steps": 2, "per_device_train_batch_size": 2, "padding_free": True}
+        whole, expected = chat_job(tmp_path / "whole", training=options, **packed).train()
+        job = chat_job(tmp_path / "job", training=options, **packed)
+        with pytest.raises(Killed):
+            job.train(2, recorder=Recorder(kill_after=at_checkpoint(2)))
+        checkpoint = job.workspace / "attempts" / "2" / "checkpoints" / "2"
+        resumed, recorder = job.train(3, resume_from=checkpoint)
+        assert resumed.weights_sha256 == whole.weights_sha256
+        losses = expected.train_values("loss")
+        assert recorder.train_values("loss") == {step: losses[step] for step in (3, 4, 5)}
 
     def test_an_adapter_on_weights_of_eight_bits(self, tmp_path: Path) -> None:
         """Without padding, and nearly as on whole weights."""

@@ -379,6 +379,13 @@ class TestFeatures:
         task = registry.get("text-classification")
         assert task.max_length(TextClassificationSpec(max_seq_length=given), limit) == length
 
+    def test_a_csv_file(self, make_job: MakeJob, tmp_path: Path) -> None:
+        path = tmp_path / "train.csv"
+        path.write_text('title,stars\n"good, very",1.5\nbad,0\n')
+        job = make_job({"train": path})
+        job.body["dataset"]["columns"] = {"text": "title", "label": "stars"}
+        assert job.splits["train"].features["labels"][:] == [1.5, 0.0]
+
 
 class TestLabelFaults:
     def test_an_unknown_label_of_the_validation_split(self, make_job: MakeJob) -> None:
@@ -465,6 +472,38 @@ class TestLabelFaults:
         with pytest.raises(StageError, match=r"more\.jsonl, line 1: `label` 'prime'") as caught:
             job.prepare()
         assert caught.value.failure.code is FailureCode.LABEL_MISMATCH
+
+
+class TestTestSplit:
+    def test_predictions_without_labels(self, make_job: MakeJob) -> None:
+        job = make_job({"train": ROWS, "test": [{"text": "number 3 is odd"}, {"text": "x"}]})
+        result, _ = job.train()
+        found = job.predictions("test/predictions.json")
+        assert [row["row"] for row in found] == [1, 2]
+        assert all(set(row) == {"row", "prediction", "probabilities"} for row in found)
+        classify = transformers.pipeline(
+            "text-classification", model=str(job.output(result)), device="cpu"
+        )
+        theirs = classify(["number 3 is odd", "x"])
+        assert [row["prediction"] for row in found] == [each["label"] for each in theirs]
+        scores = [row["probabilities"][row["prediction"]] for row in found]
+        assert scores == pytest.approx([each["score"] for each in theirs], rel=1e-5)
+
+
+class TestAccumulation:
+    def test_two_batches_are_one_large_batch(self, make_job: MakeJob) -> None:
+        rows = [{"text": "word " * (n + 1), "label": n % 3} for n in range(8)]
+        large = make_job({"train": rows}, dropout=0.0, per_device_train_batch_size=8).train(2)
+        small = make_job(
+            {"train": rows},
+            dropout=0.0,
+            per_device_train_batch_size=2,
+            gradient_accumulation_steps=4,
+        ).train(3)
+        for name in ("loss", "grad_norm"):
+            assert list(small[1].train_values(name).values()) == pytest.approx(
+                list(large[1].train_values(name).values()), rel=1e-5
+            )
 
 
 class TestNamedValidationSets:

@@ -236,6 +236,26 @@ class TestLoss:
         if factor == 0:
             assert evaluated.sum().item() == pytest.approx(whole.item(), rel=1e-6)
 
+    def test_accumulated_is_the_large_batch(self, make_job: Make, tmp_path: Path) -> None:
+        texts = [row["text"] for row in rows("summaries-train.jsonl", 20)]
+        model = save_tiny_t5(tmp_path / "model", texts, dropout=0.0)
+        options = {"max_steps": 3, "save_strategy": "no"}
+        large, accumulated = (
+            make_job(
+                {"predict_with_generate": False},
+                {
+                    **options,
+                    "per_device_train_batch_size": size,
+                    "gradient_accumulation_steps": 8 // size,
+                },
+                model=model,
+            )
+            .train()[1]
+            .train_values("loss")
+            for size in (8, 2)
+        )
+        assert accumulated == pytest.approx(large, rel=1e-5)
+
 
 def _uneven() -> list[dict[str, list[int]]]:
     return [{"input_ids": [5, 1], "labels": [8, 9, 1]}]
@@ -320,6 +340,15 @@ class TestEvaluation:
         assert {"predictions.json", "generated_predictions.txt"} <= names
         lines = (job.workspace / "attempts/2/predictions/generated_predictions.txt").read_text()
         assert lines.splitlines() == [row["prediction"] for row in written]
+
+    def test_a_test_split_needs_no_summaries(self, make_job: Make) -> None:
+        texts = [{"text": row["text"]} for row in rows("summaries-validation.jsonl", 3)]
+        job = make_job(test=texts)
+        _, recorder = job.train()
+        names = {event.name for event in recorder.of(ArtifactWritten)}
+        assert {"test/predictions.json", "test/generated_predictions.txt"} <= names
+        found = job.predictions("test/predictions.json")
+        assert [row.keys() for row in found] == [{"prediction"}] * 3
 
     def test_without_generation_there_is_only_the_loss(self, make_job: Make) -> None:
         result, recorder = make_job({"predict_with_generate": False}).train()

@@ -147,9 +147,11 @@ class Trial:
         whole = self._jobs.train(body, **_RESUMED)
         checkpoint = whole.checkpoints[_RESUMED["save_steps"]]
         resumed = self._jobs.train(body, resume_from=checkpoint, **_RESUMED)
-        if resumed.trained.weights_sha256 == whole.trained.weights_sha256:
+        rest = whole.losses[_RESUMED["save_steps"] // _RESUMED["logging_steps"] :]
+        same = resumed.trained.weights_sha256 == whole.trained.weights_sha256
+        if same and resumed.losses == rest:
             return ""
-        return f"other weights; losses {resumed.losses}, uninterrupted {whole.losses}"
+        return f"other weights or losses: {resumed.losses}, uninterrupted {whole.losses}"
 
     def _evaluate(self) -> str:
         found = self._jobs.train(self._asked("evaluate", "validation"))

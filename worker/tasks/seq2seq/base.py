@@ -336,8 +336,8 @@ class Seq2SeqObjective(Objective):
         references = self._texts(data.features["labels"])
         if with_labels:
             metrics |= self._metrics(texts, references)
-            pad = self._tokenizer.pad_token_id
-            metrics["gen_len"] = float(np.mean([sum(t != pad for t in row) for row in written]))
+            fill = self._tokenizer.pad_token_id
+            metrics["gen_len"] = float(np.mean([sum(t != fill for t in row) for row in written]))
         rows: list[dict[str, Any]] = [{"prediction": text} for text in texts]
         if with_labels:
             rows = [
