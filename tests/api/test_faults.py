@@ -348,6 +348,11 @@ class TestCollect:
         body["hub"] = {"model_id": f"https://user:{secret}@host/x", secret: 1}
         assert secret not in repr(collect(body).faults)
 
+    def test_a_value_whose_long_name_says_that_it_is_secret_is_hidden(self) -> None:
+        _, fault = collect(spec(metadata={"x" * 150 + "_password": ["hunter2"]})).faults
+        assert (fault.given, fault.message) == ("[hidden]", "must be text")
+        assert fault.path == f"metadata.{'x' * 100}… (159 characters)"
+
     def test_long_values_are_cut(self) -> None:
         (fault,) = collect(spec(priority="x" * 5000)).faults
         assert fault.given == "x" * 100 + "… (5000 characters)"

@@ -51,7 +51,7 @@ def _unknown(error: ErrorDetails, place: Place) -> Fault:
     known = _known_elsewhere(name, place)
     if known is not None:
         code, message, suggestion = known
-        given = shown(path, error["input"])
+        given = _given(error, place)
         return Fault(path=path, code=code, message=message, given=given, suggestion=suggestion)
     assert place.owner is not None
     near = names.nearest_field(name, place.owner, place.spec)
@@ -67,7 +67,7 @@ def unknown(error: ErrorDetails, place: Place, near: str | None, hint: str) -> F
         path=path,
         code="unknown_field",
         message=f"unknown field{hint}",
-        given=shown(path, error["input"]),
+        given=_given(error, place),
         allowed=sorted(place.owner.model_fields) if place.owner else None,
         suggestion=near,
     )
@@ -117,6 +117,11 @@ def _choice(error: ErrorDetails, place: Place) -> Fault:
     return _not_among(dotted(place.path), error["input"], allowed)
 
 
+def _given(error: ErrorDetails, place: Place) -> Any:
+    """Hidden if any name of the path, however long, says that it is a secret."""
+    return shown(".".join(map(str, place.path)), error["input"])
+
+
 def _not_among(path: str, given: Any, allowed: list[str]) -> Fault:
     near = names.nearest(given, allowed) if isinstance(given, str) else None
     hint = f"; did you mean `{near}`?" if near else ""
@@ -149,7 +154,7 @@ def _other(error: ErrorDetails, place: Place) -> Fault:
     if place.is_key:
         return _key(error, place)
     path = dotted(place.path)
-    given = shown(path, error["input"])
+    given = _given(error, place)
     wanted = constraints.kind(error["type"])
     if wanted is not None:
         message = f"must be {wanted}"
