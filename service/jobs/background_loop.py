@@ -21,7 +21,7 @@ class BrokerUnreachableError(Exception):
 
 @dataclass
 class Outage:
-    """Of `service`: its end is logged once, and the waits before further tries grow."""
+    """An outage of `service`: its end is logged once, and the waits between the tries grow."""
 
     loop: str
     service: str

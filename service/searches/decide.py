@@ -17,13 +17,14 @@ def decide(memory: Memory, facts: Facts) -> Plan:
     """What to write. The memory is then as after the write, and must be dropped if that fails."""
     look = Look(memory, facts)
     observe(look)
-    if not _has_failed(look):
+    if not _cancel_if_failed(look):
         _follow(look)
     _note_totals(look)
     return look.plan
 
 
-def _has_failed(look: Look) -> bool:
+def _cancel_if_failed(look: Look) -> bool:
+    """Whether what failed in this look ends the whole search."""
     failure = shared_failure(look.memory, look.facts, look.plan)
     if failure is None or look.state is JobState.CANCELLING:
         return False
@@ -48,7 +49,7 @@ def _go_on(look: Look) -> None:
     _continue_held(look)
     # A place that a stopping job still has may be for a trial that can be promoted by now.
     is_all_begun = fill(look)
-    if _has_failed(look):  # by trials whose specs were refused
+    if _cancel_if_failed(look):  # because of trials whose specs were refused
         return
     is_busy = any(trial.state is TrialState.RUNNING for trial in look.live_trials())
     if is_all_begun and not is_busy:

@@ -37,7 +37,7 @@ class BriefLeases(Generic[Row]):
     messages: Callable[[Session, Sequence[str], Fleet], list[Message]]
     """That wake workers for the rows with these ids."""
     crashes: ColumnElement[int]
-    """Claims that ended because a process did, if that of a running row has too."""
+    """Of a row whose worker was lost: how many claims a crash has ended, with the present one."""
     no_worker: Failure
     too_slow: Failure
     lost_too_often: Failure

@@ -173,7 +173,9 @@ class _Writer:
             )
         new = insert_or(self._session, MetricRow).values(values)
         once = new.on_conflict_do_nothing(index_elements=["job_id", "kind", "step"])
-        if self._session.scalar(once.returning(MetricRow.seq)) is not None:
+        # Without the ORM, which would write the job's row before each number.
+        inserted = self._session.connection().execute(once.returning(MetricRow.seq))
+        if inserted.first() is not None:
             self._row.metric_seq += 1
         if event.kind != "system":
             last = {_flat_name(event.kind, name): value for name, value in event.values.items()}

@@ -162,6 +162,7 @@ def finish(session: Session, job_id: str, ended_at: datetime) -> bool:
 def finish_if(
     session: Session, table: Tracked, row_id: str, *unchanged: ColumnElement[bool], **values: Any
 ) -> bool:
+    """Nothing is left to ship; False, and nothing written, unless the row is `unchanged`."""
     done = session.scalar(
         update(table)
         .where(table.id == row_id, *unchanged)

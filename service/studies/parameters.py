@@ -27,9 +27,14 @@ class Parameter:
 
     def to_optuna(self, value: Any) -> Any:
         """Raises `ValueError` for a value that is none of the choices."""
-        if isinstance(self.distribution, CategoricalDistribution):
-            return self.distribution.choices[self._index(value)]
-        return int(value) if isinstance(self.distribution, IntDistribution) else float(value)
+        one = self.distribution
+        if isinstance(one, CategoricalDistribution):
+            return one.choices[self._index(value)]
+        assert isinstance(one, IntDistribution | FloatDistribution)
+        if isinstance(one, IntDistribution):
+            return int(value)
+        # 0.1 + 0.2 is more than 0.3, where Optuna ends the steps of 0.1 up to 0.35.
+        return float(min(value, one.high) if self.dimension.holds(value) else value)
 
     def from_optuna(self, value: Any) -> Any:
         if self.dimension.choices is not None:

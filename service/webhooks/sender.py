@@ -125,7 +125,7 @@ class WebhookSender(BackgroundLoop):
             with self._database.write(audited=False) as session:
                 deliveries.settle_all(session, self._unwritten, random.random)
         except SQLAlchemyError as error:
-            log.warning("webhook.database_failed", error=str(error.__cause__ or error))
+            log.warning("database.unreachable", loop=self.name, error=str(error.__cause__ or error))
 
 
 def _lane(claimed: Claimed) -> Lane:

@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy import select
 
 from service.contract.states import JobState
-from service.errors import DomainError, JobNotFoundError, WrongStateError
-from service.jobs.commands import delete, pause, retry
+from service.errors import DomainError, JobEndedError, JobNotFoundError, WrongStateError
+from service.jobs.commands import cancel, delete, pause, retry
 from service.jobs.dispatch import Dispatcher
 from service.settings import Settings
 from service.store import claims
@@ -22,6 +22,17 @@ from tests.support.job_rows import get, put
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     return Settings(home=tmp_path / "home")
+
+
+@pytest.mark.parametrize("state", ["succeeded", "failed", "cancelled"])
+def test_an_ended_job_cannot_be_cancelled(
+    database: Database, unreachable: Dispatcher, state: str
+) -> None:
+    job_id = make_job(database)
+    put(database, job_id, state=state)
+    with pytest.raises(JobEndedError) as caught:
+        cancel(database, unreachable, EVERYTHING, job_id)
+    assert caught.value.extra == {"state": state}
 
 
 class TestRaces:

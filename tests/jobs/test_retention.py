@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select
+from structlog.testing import capture_logs
 
 from service.jobs import removal
 from service.jobs.commands import retry
@@ -230,3 +231,28 @@ class TestScheduledRemovals:
         assert [(home / name).exists() for name in ("a", "b")] == [True, False]
         with database.read() as session:
             assert retention.scheduled_removals(session, 10) == ["a"]
+
+
+def test_an_error_of_the_disk_does_not_end_it(
+    database: Database, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("no disk")
+
+    sweeps = retention_of(database, home, retention_sweep_seconds=30)
+    waits: list[float | None] = []
+
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout)
+            if len(waits) == 3:
+                monkeypatch.setattr(removal, "remove_paths", fail)
+            return len(waits) == 4
+
+    with database.write() as session:
+        retention.schedule_removal(session, ["never-was"])
+    with capture_logs() as logs:
+        sweeps.run(Stop())
+    assert waits == [0.0, 30, 30, 30]
+    failed = [entry["loop"] for entry in logs if entry["event"] == "loop.step_failed"]
+    assert failed == ["retention"]

@@ -151,6 +151,24 @@ class TestCrashes:
             trial.values for trial in bench.trials(whole)
         ]
 
+    def test_trials_that_the_spec_refused_are_the_same_too(self, bench: Bench) -> None:
+        space = {
+            "training.bf16": [False, True],
+            "training.fp16": [False, True],
+            "training.learning_rate": {"low": 1e-5, "high": 1e-3, "log": True},
+        }
+        sampler = {"name": "tpe", "seed": 3, "n_startup_trials": 4}
+        given: dict[str, Any] = {"space": space, "sampler": sampler, "max_trials": 12}
+        whole, broken = bench.submit(**given), bench.submit(**given)
+        bench.run(whole)
+        bench.run(broken, forgetful=True)
+        made = [
+            [(trial.values, trial.state, trial.reason) for trial in bench.trials(each)]
+            for each in (whole, broken)
+        ]
+        assert made[0] == made[1]
+        assert 0 < sum(trial.job_id is None for trial in bench.trials(whole)) < 12
+
     def test_a_look_that_could_not_be_written_changes_nothing(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:

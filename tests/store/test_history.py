@@ -21,6 +21,7 @@ from service.store.history import Recorded
 from service.store.models import ArtifactRow, AttemptRow, CheckpointRow, MetricRow
 from tests.support.factories import POLICY, claim_job, make_job
 from tests.support.job_rows import checkpoint_saved, get, history_of, put, snapshot
+from tests.support.statements import sent
 
 
 def record(database: Database, claimed: Claim, *events: StageEvent) -> Recorded | None:
@@ -93,6 +94,14 @@ class TestRecord:
         ]
         assert kept[0].progress_epoch == 0.5
         assert get(database, claimed.job_id).metric_seq == 3
+
+    def test_the_job_is_written_once_for_all_numbers(
+        self, database: Database, claimed: Claim
+    ) -> None:
+        numbers = [Metric(kind="train", step=step, values={"loss": 0.5}) for step in range(1, 6)]
+        with sent(database) as statements:
+            record(database, claimed, *numbers)
+        assert sum(each.startswith("UPDATE jobs") for each in statements) == 1
 
     def test_numbers_of_steps_that_were_made_anew_replace_the_others(
         self, database: Database, claimed: Claim

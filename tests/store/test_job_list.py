@@ -9,7 +9,7 @@ from service.contract.states import JobState
 from service.store import job_list
 from service.store.database import Database
 from service.store.job_list import JobFilter, list_jobs
-from service.store.models import JobRow
+from service.store.models import JobLabelRow, JobRow
 from service.store.scope import EVERYTHING
 from tests.api.factories import START, add_job, spec
 
@@ -67,3 +67,11 @@ class TestListJobs:
                 found, more = list_jobs(session, EVERYTHING, wanted, after=after, limit=10)
             assert [row.id for row in found] == expected[:10], wanted
             assert more == (len(expected) > 10)
+
+    def test_a_deleted_job_leaves_no_label(self, database: Database) -> None:
+        add_job(database, spec=spec(metadata={"a": "b"}))
+        with database.write() as session:
+            for row in session.query(JobRow):
+                session.delete(row)
+        with database.read() as session:
+            assert session.query(JobLabelRow).count() == 0

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from service.contract.failures import Failure, FailureCode
 from service.contract.predictions import Choice, PredictionRequest, PredictionResult, Usage
@@ -10,12 +11,15 @@ from service.errors import (
     InvalidPredictionError,
     ModelNotFoundError,
     PredictionNotFoundError,
+    ProjectArchivedError,
     SourceJobError,
     TooManyPredictionsError,
 )
 from service.store import prediction_claims, predictions
 from service.store.brief_leases import MOST_CRASHES
 from service.store.database import Database, db_now
+from service.store.fleet import Fleet
+from service.store.models import PredictionRow
 from service.store.prediction_claims import PredictionClaim
 from service.store.scope import EVERYTHING, Scope
 from tests.support.factories import make_job
@@ -28,7 +32,7 @@ from tests.support.predictions import (
     put_prediction,
 )
 from tests.support.previews import register_worker
-from tests.support.projects import make_project
+from tests.support.projects import limit, make_project
 from tests.support.threads import at_once
 
 FAILURE = Failure.of(FailureCode.OUT_OF_MEMORY, "no memory")
@@ -70,6 +74,11 @@ class TestInsert:
         raised = at_once(20, lambda: make_prediction(database))
         assert [type(error) for error in raised] == [TooManyPredictionsError] * 4
         make_prediction(database, make_project(database, "other"))
+
+    def test_an_archived_project_gets_none(self, database: Database) -> None:
+        limit(database, archived_at=db_now())
+        with pytest.raises(ProjectArchivedError):
+            make_prediction(database)
 
     def test_a_seed_and_the_step_are_settled(self, database: Database) -> None:
         job = chat_job(database)
@@ -154,6 +163,16 @@ class TestReads:
         with database.write() as session, pytest.raises(PredictionNotFoundError):
             predictions.cancel(session, Scope("other"), mine)
 
+    def test_an_expired_one_is_gone(self, database: Database) -> None:
+        mine, fresh = make_prediction(database), make_prediction(database)
+        put_prediction(database, mine, expires_at=db_now(-1))
+        with database.read() as session, pytest.raises(PredictionNotFoundError):
+            predictions.REQUESTS.get(session, EVERYTHING, mine)
+        with database.write() as session:
+            assert prediction_claims.LEASES.forget(session) == 1
+        with database.read() as session:
+            assert session.scalars(select(PredictionRow.id)).all() == [fresh]
+
     def test_unfinished_ones_are_counted(self, database: Database) -> None:
         make_prediction(database)
         claim_prediction(database, make_prediction(database))
@@ -214,6 +233,19 @@ class TestClaim:
         with database.read() as session:
             found = prediction_claims.waiting(session, 10)
         assert [each.id for each in found] == [made[0], made[2]]
+
+    def test_a_running_one_takes_its_workers_slot(self, database: Database) -> None:
+        register_worker(database, "worker-1", queue="predict")
+        mine = make_prediction(database)
+
+        def is_free() -> bool:
+            with database.read() as session:
+                (worker,) = Fleet.read(session.connection(), 30).workers
+            return worker.is_free("predict")
+
+        assert is_free()
+        claim_prediction(database, mine)
+        assert not is_free()
 
 
 class TestMessages:

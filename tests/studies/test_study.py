@@ -258,6 +258,13 @@ class TestFixedValues:
         fixed = {"training.optim": "adam", "training.momentum": 0.9}
         assert "training.momentum" not in search.study.ask(fixed).values
 
+    def test_a_last_step_that_was_summed_up(self) -> None:
+        """0.1 + 0.2 is the last value of this field, and not 0.3."""
+        space = {"a": Dimension(low=0.1, high=0.35, step=0.1)}
+        search = Search(RandomSampler(), space=space, crashes=True)
+        assert search.study.ask({"a": 0.1 + 0.2}).values == {"a": 0.3}
+        search.study.ask()
+
     def test_a_choice_that_is_none_is_not(self) -> None:
         with pytest.raises(ValueError, match=r"'adagrad' is not one of the choices of training"):
             Search(TpeSampler()).study.ask({"training.optim": "adagrad"})
