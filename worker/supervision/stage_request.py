@@ -72,14 +72,14 @@ def build(database: Database, settings: Settings, tracker: Tracker, claim: Claim
     (checkpoint_unreadable).
     """
     workspace = settings.workspace(claim.job_id)
-    attempt_dir = workspace / "attempts" / str(claim.epoch)
-    attempt_dir.mkdir(parents=True, exist_ok=True)
     prepared = PrepareResult.of_results(claim.results, settings.home)
     trained = claim.results.get(Stage.TRAIN)
     asked = follow_up.parsed(claim.follow_up)
     with database.read() as session:
         inputs = _Inputs.read(session, settings, claim, prepared)
-    _remove_leftovers(inputs, workspace)
+    _remove_leftovers(inputs, workspace)  # first: they may have filled the disk
+    attempt_dir = workspace / "attempts" / str(claim.epoch)
+    attempt_dir.mkdir(parents=True, exist_ok=True)
     spec = claim.spec if claim.stage is Stage.PREPARE else base_job.named(claim.spec, prepared)
     if isinstance(asked, Publish):  # the target that the user has named since
         spec = spec.model_copy(update={"hub": asked.hub})
@@ -87,8 +87,6 @@ def build(database: Database, settings: Settings, tracker: Tracker, claim: Claim
     more: dict[str, Any] = {}
     if claim.stage is Stage.TRAIN:
         promoted = asked.step if isinstance(asked, Promote) else None
-        if prepared is not None:
-            _require_there(prepared.folders(), settings)
         more["resume_from"] = _resume_from(database, settings, claim, inputs, prepared, promoted)
         more["promotes"] = promoted is not None
     elif claim.stage is Stage.PUBLISH:
@@ -174,6 +172,8 @@ def _resume_from(
 ) -> Path | None:
     """The checkpoint to promote, else the job's newest that is unchanged on disk, else the one of
     the job it resumes from. Raises StageError(checkpoint_unreadable, files_missing)."""
+    if prepared is not None:
+        _require_there(prepared.folders(), settings)
     workspace = settings.workspace(claim.job_id)
     wanted = [row for row in inputs.registered if promoted in (None, row.step)]
     found = next((row for row in wanted if _is_as_registered(workspace, row)), None)
