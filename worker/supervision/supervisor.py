@@ -160,15 +160,7 @@ class Supervisor:
             stop_policy = StopPolicy(
                 claim, self._settings, heartbeat, recorder, self._shutdown, taken
             )
-            sampler = SystemSampler(
-                child.pid,
-                recorder.add,
-                claim.created_at,
-                self._settings.system_metrics_seconds,
-                disk=self._settings.home,
-                gpus=claim.gpus,
-            )
-            with sampler:
+            with self._sampler(child, claim, recorder):
                 outcome = self._relay_events(process, request, stop_policy, recorder, pushes)
             process.reap()
             if isinstance(outcome, Finished):
@@ -190,6 +182,16 @@ class Supervisor:
             message = f"The sandbox is incomplete here; `{claim.stage}` could: {'; '.join(missing)}"
             data = {"stage": claim.stage, "missing": missing}
             recorder.add(Notice(message=message, data=data))
+
+    def _sampler(self, child: Child, claim: Claim, recorder: EventRecorder) -> SystemSampler:
+        return SystemSampler(
+            child.pid,
+            recorder.add,
+            claim.created_at,
+            self._settings.system_metrics_seconds,
+            disk=self._settings.home,
+            gpus=claim.gpus,
+        )
 
     def _relay_events(
         self,
