@@ -41,7 +41,6 @@ class _Inputs:
 
     registered: list[CheckpointRow]
     """The job's checkpoints, the newest first."""
-    pruned: list[str]
     files: dict[str, Path]
     file_names: dict[str, str]
     base_job: BaseJob | None
@@ -53,18 +52,16 @@ class _Inputs:
     ) -> Self:
         """Raises StageError: dataset_not_found, model_not_found, checkpoint_unreadable."""
         registered = history.registered_checkpoints(session, claim.job_id)
-        pruned = history.pruned_paths(session, claim.job_id)
         if claim.stage is not Stage.PREPARE:
-            return cls(registered, pruned, {}, {}, None, None)
+            return cls(registered, {}, {}, None, None)
         files, names = _uploaded_files(session, settings, claim)
         base = base_job.resolve(session, claim.scope, settings, claim.spec)
         source = base_job.resume_source(session, claim.scope, settings, claim.spec, prepared)
-        return cls(registered, pruned, files, names, base, source)
+        return cls(registered, files, names, base, source)
 
 
 def build(database: Database, settings: Settings, tracker: Tracker, claim: Claim) -> StageRequest:
-    """The request of this attempt; creates its folder, and removes those of pruned checkpoints that
-    a crash has left.
+    """The request of this attempt; creates its folder.
 
     Raises StageError if an uploaded file does not exist any more (dataset_not_found), the model of
     another job does not (model_not_found), what `prepare` made does not (files_missing), or no
@@ -72,14 +69,13 @@ def build(database: Database, settings: Settings, tracker: Tracker, claim: Claim
     (checkpoint_unreadable).
     """
     workspace = settings.workspace(claim.job_id)
+    attempt_dir = workspace / "attempts" / str(claim.epoch)
+    attempt_dir.mkdir(parents=True, exist_ok=True)
     prepared = PrepareResult.of_results(claim.results, settings.home)
     trained = claim.results.get(Stage.TRAIN)
     asked = follow_up.parsed(claim.follow_up)
     with database.read() as session:
         inputs = _Inputs.read(session, settings, claim, prepared)
-    _remove_leftovers(inputs, workspace)  # first: they may have filled the disk
-    attempt_dir = workspace / "attempts" / str(claim.epoch)
-    attempt_dir.mkdir(parents=True, exist_ok=True)
     spec = claim.spec if claim.stage is Stage.PREPARE else base_job.named(claim.spec, prepared)
     if isinstance(asked, Publish):  # the target that the user has named since
         spec = spec.model_copy(update={"hub": asked.hub})
@@ -139,9 +135,12 @@ def _uploaded_files(
     return files, known
 
 
-def _remove_leftovers(inputs: _Inputs, workspace: Path) -> None:
-    kept = {row.path for row in inputs.registered}
-    for path in inputs.pruned:
+def remove_leftovers(database: Database, claim: Claim, workspace: Path) -> None:
+    """The folders of pruned checkpoints that a crash has left, which may fill the disk."""
+    with database.read() as session:
+        kept = {row.path for row in history.registered_checkpoints(session, claim.job_id)}
+        pruned = history.pruned_paths(session, claim.job_id)
+    for path in pruned:
         folder = (workspace / path).resolve()
         if path not in kept and folder.is_relative_to(workspace) and folder.is_dir():
             atomic_dir.remove(folder)

@@ -89,6 +89,7 @@ class Supervisor:
         self, claim: Claim, workspace: Path, heartbeat: Heartbeat, locks: tuple[int, ...]
     ) -> Ending | None:
         try:
+            stage_request.remove_leftovers(self._database, claim, workspace)
             stage_views.require_sandbox(self._settings)
             settings = project_access.settings_for(self._database, self._settings, claim)
             request = stage_request.build(self._database, self._settings, self._tracker, claim)
