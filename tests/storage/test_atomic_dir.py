@@ -203,3 +203,8 @@ class TestSizes:
         other = write(tmp_path / "3", model=b"other")
         assert atomic_dir.manifest_sha256(one) == atomic_dir.manifest_sha256(two)
         assert atomic_dir.manifest_sha256(one) != atomic_dir.manifest_sha256(other)
+
+
+def test_it_imports_no_torch() -> None:
+    code = "import sys, worker.storage.atomic_dir; assert not {'torch', 'numpy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

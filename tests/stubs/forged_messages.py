@@ -33,6 +33,7 @@ def send_forged(broker_url: str, trap: Path) -> None:
         (b"{", "application/json", "utf-8", headers),
         (b'[["a", "b", "c"], {}, {}]', "application/json", "utf-8", headers),
         (b'[["no kind", "a"], {}, {}]', "application/json", "utf-8", headers),
+        (b'[["job", {"no": "id"}], {}, {}]', "application/json", "utf-8", headers),
         (b"[[], {}, {}]", "application/json", "utf-8", {**headers, "task": "os.system"}),
     ]
     options = {"sep": ":", "priority_steps": list(range(10))}

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import select
 
 from service.contract.stages import StageRequest
-from service.contract.states import JobState
+from service.contract.states import JobState, Stage
 from service.settings import Settings
 from service.store import endings, jobs
 from service.store.database import Database, db_now
@@ -27,6 +27,7 @@ from tests.support.databases import on_sqlite
 from tests.support.factories import POLICY, claim_job, make_job
 from tests.support.job_rows import get, history_of, put
 from worker.processes import child
+from worker.supervision import stop_policy
 from worker.supervision.system_metrics import SystemSampler
 
 pytestmark = pytest.mark.long
@@ -228,6 +229,23 @@ class TestFailure:
         assert failure is not None
         assert failure["code"] == "timeout"
         assert failure["details"] == {"option": f"FINETUNE_{setting.upper()}"}
+
+    @pytest.mark.parametrize("is_given", [True, False])
+    def test_prepare_has_a_limit_unless_the_job_sets_its_own(
+        self,
+        database: Database,
+        settings: Settings,
+        monkeypatch: pytest.MonkeyPatch,
+        is_given: bool,
+    ) -> None:
+        monkeypatch.setattr(stop_policy, "_STAGE_SECONDS", {Stage.PREPARE: 1.5})
+        own = {"stage_timeout_seconds": {"prepare": 1000}, "timeout_seconds": 3}
+        job_id = make_job(database, metadata={"stub.prepare": "spin"}, **(own if is_given else {}))
+        assert run(database, settings, job_id) is JobState.FAILED
+        failure = get(database, job_id).failure
+        assert failure is not None
+        option = "timeout_seconds" if is_given else "stage_timeout_seconds.prepare"
+        assert (failure["code"], failure["details"]) == ("timeout", {"option": option})
 
     def test_the_jobs_own_limit_replaces_the_operators_default(
         self, database: Database, settings: Settings

@@ -103,6 +103,7 @@ class TestResume:
         run(database, settings, job_id)
         left = settings.workspace(job_id) / "attempts/2/checkpoints/1"
         left.mkdir()
-        run(database, settings, job_id)
-        assert not left.exists()
+        (settings.workspace(job_id) / "attempts/3").touch()
+        assert run(database, settings, job_id) is JobState.FAILED, "no folder can be made"
+        assert not left.exists(), "they may be what fills the disk"
         assert left.with_name("3").exists()

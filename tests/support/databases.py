@@ -4,7 +4,7 @@ Where SQL is the subject, which is in the folders `_BOTH`, tests run on SQLite a
 others run on SQLite alone, and on both with `--databases all`. A mark decides for a single test.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import pytest
@@ -29,8 +29,13 @@ def default(items: Iterable[pytest.Item]) -> list[pytest.Item]:
 def _is_second(item: pytest.Item) -> bool:
     """Whether the test is on Postgres because of a fixture's parameter, not of its own mark."""
     given = item.callspec.params if hasattr(item, "callspec") else {}
-    marked = {mark.args[0] for mark in item.iter_markers("parametrize")}
+    marked = {name for mark in item.iter_markers("parametrize") for name in _names(mark.args[0])}
     return any(given.get(name) == _SECOND[name] for name in _SECOND.keys() - marked)
+
+
+def _names(given: str | Sequence[str]) -> Sequence[str]:
+    """The parameters of a mark, which pytest takes in both forms."""
+    return given.replace(" ", "").split(",") if isinstance(given, str) else given
 
 
 def waits_for_a_lock(database: Database) -> bool:

@@ -174,7 +174,7 @@ def _extent(
 
 def _epoch_of(split: Mapping[str, Any], spec: JobSpec) -> dict[str, Any] | None:
     """What one pass over the training rows will be, from what was found in the first of them. None
-    if nobody knows how many there are."""
+    if it is unknown how many there are."""
     if not spec.trains or split["rows_estimated"] is None or not split["features"]:
         return None
     scale = split["rows_estimated"] / split["rows_read"]

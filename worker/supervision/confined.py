@@ -92,9 +92,9 @@ def confined(
     """Start `command` for `request`; when the context ends, all that it has started has ended.
 
     `settings` have the Hub token that the process may use, `private` is its folder for temporary
-    files. `stage`: publish for a push beside the training whose request it is given; it has no GPU
-    and writes nothing into the attempt. `view`: of its environment, if it is not the stage's.
-    `goes_first`: when the machine's memory runs out, it ends before any other.
+    files. `stage`: publish for a push during the training whose request it is given; it has no GPU
+    and writes nothing into the attempt. `view`: environment → what the process may see, if that is
+    not what the stage may. `goes_first`: when the machine's memory runs out, it ends before others.
 
     Must be entered on the main thread. Raises OSError.
     """

@@ -41,7 +41,6 @@ class _Inputs:
 
     registered: list[CheckpointRow]
     """The job's checkpoints, the newest first."""
-    pruned: list[str]
     files: dict[str, Path]
     file_names: dict[str, str]
     base_job: BaseJob | None
@@ -53,18 +52,16 @@ class _Inputs:
     ) -> Self:
         """Raises StageError: dataset_not_found, model_not_found, checkpoint_unreadable."""
         registered = history.registered_checkpoints(session, claim.job_id)
-        pruned = history.pruned_paths(session, claim.job_id)
         if claim.stage is not Stage.PREPARE:
-            return cls(registered, pruned, {}, {}, None, None)
+            return cls(registered, {}, {}, None, None)
         files, names = _uploaded_files(session, settings, claim)
         base = base_job.resolve(session, claim.scope, settings, claim.spec)
         source = base_job.resume_source(session, claim.scope, settings, claim.spec, prepared)
-        return cls(registered, pruned, files, names, base, source)
+        return cls(registered, files, names, base, source)
 
 
 def build(database: Database, settings: Settings, tracker: Tracker, claim: Claim) -> StageRequest:
-    """The request of this attempt; creates its folder, and removes those of pruned checkpoints that
-    a crash has left.
+    """The request of this attempt; creates its folder.
 
     Raises StageError if an uploaded file does not exist any more (dataset_not_found), the model of
     another job does not (model_not_found), what `prepare` made does not (files_missing), or no
@@ -79,7 +76,6 @@ def build(database: Database, settings: Settings, tracker: Tracker, claim: Claim
     asked = follow_up.parsed(claim.follow_up)
     with database.read() as session:
         inputs = _Inputs.read(session, settings, claim, prepared)
-    _remove_leftovers(inputs, workspace)
     spec = claim.spec if claim.stage is Stage.PREPARE else base_job.named(claim.spec, prepared)
     if isinstance(asked, Publish):  # the target that the user has named since
         spec = spec.model_copy(update={"hub": asked.hub})
@@ -87,8 +83,6 @@ def build(database: Database, settings: Settings, tracker: Tracker, claim: Claim
     more: dict[str, Any] = {}
     if claim.stage is Stage.TRAIN:
         promoted = asked.step if isinstance(asked, Promote) else None
-        if prepared is not None:
-            _require_there(prepared.folders(), settings)
         more["resume_from"] = _resume_from(database, settings, claim, inputs, prepared, promoted)
         more["promotes"] = promoted is not None
     elif claim.stage is Stage.PUBLISH:
@@ -141,9 +135,12 @@ def _uploaded_files(
     return files, known
 
 
-def _remove_leftovers(inputs: _Inputs, workspace: Path) -> None:
-    kept = {row.path for row in inputs.registered}
-    for path in inputs.pruned:
+def remove_leftovers(database: Database, claim: Claim, workspace: Path) -> None:
+    """The folders of pruned checkpoints that a crash has left, which may fill the disk."""
+    with database.read() as session:
+        kept = {row.path for row in history.registered_checkpoints(session, claim.job_id)}
+        pruned = history.pruned_paths(session, claim.job_id)
+    for path in pruned:
         folder = (workspace / path).resolve()
         if path not in kept and folder.is_relative_to(workspace) and folder.is_dir():
             atomic_dir.remove(folder)
@@ -174,6 +171,8 @@ def _resume_from(
 ) -> Path | None:
     """The checkpoint to promote, else the job's newest that is unchanged on disk, else the one of
     the job it resumes from. Raises StageError(checkpoint_unreadable, files_missing)."""
+    if prepared is not None:
+        _require_there(prepared.folders(), settings)
     workspace = settings.workspace(claim.job_id)
     wanted = [row for row in inputs.registered if promoted in (None, row.step)]
     found = next((row for row in wanted if _is_as_registered(workspace, row)), None)

@@ -89,6 +89,7 @@ class Supervisor:
         self, claim: Claim, workspace: Path, heartbeat: Heartbeat, locks: tuple[int, ...]
     ) -> Ending | None:
         try:
+            stage_request.remove_leftovers(self._database, claim, workspace)
             stage_views.require_sandbox(self._settings)
             settings = project_access.settings_for(self._database, self._settings, claim)
             request = stage_request.build(self._database, self._settings, self._tracker, claim)
@@ -160,15 +161,7 @@ class Supervisor:
             stop_policy = StopPolicy(
                 claim, self._settings, heartbeat, recorder, self._shutdown, taken
             )
-            sampler = SystemSampler(
-                child.pid,
-                recorder.add,
-                claim.created_at,
-                self._settings.system_metrics_seconds,
-                disk=self._settings.home,
-                gpus=claim.gpus,
-            )
-            with sampler:
+            with self._sampler(child, claim, recorder):
                 outcome = self._relay_events(process, request, stop_policy, recorder, pushes)
             process.reap()
             if isinstance(outcome, Finished):
@@ -190,6 +183,16 @@ class Supervisor:
             message = f"The sandbox is incomplete here; `{claim.stage}` could: {'; '.join(missing)}"
             data = {"stage": claim.stage, "missing": missing}
             recorder.add(Notice(message=message, data=data))
+
+    def _sampler(self, child: Child, claim: Claim, recorder: EventRecorder) -> SystemSampler:
+        return SystemSampler(
+            child.pid,
+            recorder.add,
+            claim.created_at,
+            self._settings.system_metrics_seconds,
+            disk=self._settings.home,
+            gpus=claim.gpus,
+        )
 
     def _relay_events(
         self,
