@@ -32,6 +32,8 @@ MUTMUT := OMP_NUM_THREADS=1 PYTHONPATH="$(CURDIR)/mutants:$(CURDIR)/$(VENV)/mutm
 # How many mutants `make mutants` draws; ARGS="service.jobs.*" names those of a module instead.
 SAMPLE := 60
 SEED := 1
+# Percent of the mutants with tests, all of the folder `mutants`, that the tests must notice.
+AT_LEAST := 97.0
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 help: ## Show this list
@@ -83,6 +85,10 @@ mutants: $(VENV)/.mutmut ## Change core modules at random and print what their t
 	$(MUTMUT) run $(or $(ARGS),$$(grep -rohE '[a-z_.]+\.x[^"]+__mutmut_[0-9]+' mutants --include='*.meta' | sed 's/\\u01c1/ǁ/g' \
 		| sort -u | awk 'BEGIN {srand($(SEED))} {print rand() "\t" $$0}' | sort | head -n $(SAMPLE) | cut -f 2))
 	$(MUTMUT) results | sed -n 's/^ *\(.*\): survived$$/\1/p' | while read -r name; do $(MUTMUT) show "$$name"; done
+	$(MUTMUT) results --all true | awk -F ': ' '$$2 == "survived" {survived++} \
+		$$2 ~ /^(killed|timeout|suspicious|segfault)$$/ {killed++} \
+		END {of = killed + survived; share = of ? 100 * killed / of : 0; \
+			printf "%d of %d killed: %.1f %%\n", killed, of, share; exit share < $(AT_LEAST)}'
 
 containers: $(VENV)/.dev ## Build the images and run a job through docker-compose.yml (or podman)
 	$(BIN)/python tests/containers/run.py

@@ -157,7 +157,7 @@ class Settings(BaseSettings):
         ge=8,
         description="Connections at once. Where the process may open few files (`ulimit -n`), half "
         "of what is left after its own 100. A new connection closes the one that has waited "
-        "longest without a request.",
+        "longest without a request. Three quarters of them may be live streams.",
     )
     max_prepared_bytes: int = Field(
         100 * 1024**3,
@@ -276,7 +276,10 @@ class Settings(BaseSettings):
         "the disk has, less the part that is kept free. The job ends as `disk_limit`.",
     )
     stage_file_bytes: int | None = Field(
-        None, ge=1024**2, description="Size of one file that a stage writes; unset: as the above."
+        None,
+        ge=1024**2,
+        description="Size of one file that a stage writes; unset: as the above. The job ends as "
+        "`disk_limit`.",
     )
 
     gpus_per_worker: int | None = Field(

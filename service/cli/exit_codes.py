@@ -4,7 +4,8 @@ from typing import Final
 
 OK: Final = 0
 FAILED: Final = 1
-"""The job ended failed or cancelled; or a part of the stack could not be started."""
+"""The job ended failed or cancelled; a prediction or a preview was not made; or a part of the stack
+could not be started."""
 USAGE: Final = 2
 """Wrong options, a wrong spec, or a request that the service refuses (4xx)."""
 UNREACHABLE: Final = 3

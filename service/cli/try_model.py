@@ -14,6 +14,7 @@ from service.cli import output, try_answers, try_inputs, try_text, waiting
 from service.cli.client import ApiError, Client, Json
 from service.cli.exit_codes import FAILED, UsageError
 from service.cli.try_inputs import Input, Source
+from service.cli.try_text import NoAnswerError
 from service.contract.predictions import MOST_NEW_TOKENS
 
 _TOGETHER: Final = 32
@@ -102,7 +103,7 @@ class _Session:
                 if not source.is_interactive:
                     raise
                 output.show_problem(error.problem)
-            except _NoAnswerError as error:
+            except NoAnswerError as error:
                 output.complain(with_places(str(error), batch))
                 if not source.is_interactive:
                     raise typer.Exit(FAILED) from None
@@ -126,7 +127,7 @@ class _Session:
         for notice in found["notices"]:
             output.note(notice)
         if failure := found["failure"]:
-            raise _NoAnswerError(f"{failure['message']} {failure['action']}")
+            raise NoAnswerError(f"{failure['message']} {failure['action']}")
         for given, answer in zip(batch, found["answers"], strict=True):
             if self._json:
                 output.print_json({"input": given.row, **answer})
@@ -136,11 +137,12 @@ class _Session:
             yield answer
 
     def _text(self, given: Input, parameters: Json) -> Json:
-        if not self._json:
-            self._show_title(given)
         written = ""
         with _loading() as has_loaded:
-            for piece in try_text.pieces(self._client, self._job, given, parameters):
+            pieces = try_text.pieces(self._client, self._job, given, parameters)
+            for number, piece in enumerate(pieces):
+                if number == 0 and not self._json:  # an input that is refused has no title
+                    self._show_title(given)
                 if piece:
                     has_loaded()
                 written += piece
@@ -155,10 +157,6 @@ class _Session:
     def _show_title(self, given: Input) -> None:
         if self._named:
             output.print_line(f"> {try_inputs.title(given.row)}")
-
-
-class _NoAnswerError(Exception):
-    """The prediction has failed; the message says why and what to do."""
 
 
 @contextmanager

@@ -14,6 +14,10 @@ _MOST_TOKENS: Final = {"chat": 256, "preference": 256, _TEXT: 64}
 """As `mode: predict` has them."""
 
 
+class NoAnswerError(Exception):
+    """The prediction has failed; the message says why and what to do."""
+
+
 def options(task: Json, max_new_tokens: int | None, temperature: float | None) -> Json:
     """The job's own sampling with the options of this call, as parameters of OpenAI's API."""
     own = task.get("generate") or task.get("generation") or {}
@@ -25,7 +29,8 @@ def options(task: Json, max_new_tokens: int | None, temperature: float | None) -
 
 
 def pieces(client: Client, job: Json, given: Input, parameters: Json) -> Iterator[str]:
-    """The answer, piece by piece. UsageError for a row in another form, ApiError."""
+    """The answer, piece by piece. UsageError for a row in another form, ApiError for a request that
+    is refused, NoAnswerError."""
     task = job["spec"]["task"]["type"]
     name, kind = ("text", str) if task == _TEXT else (try_chat.COLUMNS[task], list)
     content = given.row.get(name)
@@ -39,7 +44,7 @@ def pieces(client: Client, job: Json, given: Input, parameters: Json) -> Iterato
     try:
         for chunk in client.completion(path, {"model": job["id"], **asked, **parameters}):
             if "error" in chunk:
-                raise ApiError(500, chunk)
+                raise NoAnswerError(chunk["error"]["message"])
             yield from map(_text, chunk["choices"])
     except ApiError as error:
         said = error.problem.get("error")

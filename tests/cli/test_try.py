@@ -207,7 +207,7 @@ class TestTexts:
         assert "stdin, line 1: --max-new-tokens and --temperature need a list" in outcome.err
 
     def test_without_a_worker(self, cli: Cli, chat: str) -> None:
-        outcome = cli("try", chat, "Who?")
+        outcome = cli("try", chat, "Who?", "When?")
         assert (outcome.status, outcome.out) == (3, "")
         assert "No live worker answers predictions: start one with" in outcome.err
         assert "(503, no_worker)" in outcome.err
@@ -216,8 +216,8 @@ class TestTexts:
     def test_a_failure_in_the_stream(self, cli: Cli, chat: str, store: Database) -> None:
         failure = Failure.of(FailureCode.SEQUENCE_TOO_LONG, "Too long.", action="Shorten it.")
         with answered_by_thread(store, failure, texts=(["Ann"],)):
-            outcome = cli("try", chat, "Who?")
-        assert (outcome.status, outcome.out) == (3, "Ann")
+            outcome = cli("try", chat, "Who?", "When?")
+        assert (outcome.status, outcome.out) == (1, "> Who?\nAnn")
         assert "Too long. Shorten it." in outcome.err
 
 

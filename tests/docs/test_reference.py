@@ -16,6 +16,7 @@ import yaml
 
 from benchmarks import __main__ as benchmarks
 from service.api import plots
+from service.api.app import create_app
 from service.cli.app import app
 from service.contract.dataset import DatasetSpec
 from service.contract.hub import HubSpec
@@ -92,6 +93,17 @@ class TestCommandLine:
         shown = re.findall(r"(?:NAME=|python -m benchmarks\.)([a-z_]+)", EVERYTHING)
         assert set(shown) == set(benchmarks.NAMES)
         assert tuple(sorted(benchmarks.NAMES)) == benchmarks.NAMES
+
+
+class TestRoutes:
+    def test_the_page_names_no_other(self, tmp_path: Path) -> None:
+        paths = create_app(Settings(home=tmp_path)).openapi()["paths"]
+        routes = {f"{method.upper()} {path}" for path in paths for method in paths[path]}
+        named = set(
+            re.findall(r"`((?:GET|POST|PUT|PATCH|DELETE) /[^`?]*)", TEXTS["docs/http-api.md"])
+        )
+        assert named
+        assert named <= routes
 
 
 class TestSpec:
