@@ -80,7 +80,7 @@ class TestClaim:
     ) -> None:
         """A manual retry counts attempts from one again; other stages have their own time."""
         job_id = make_job(database)
-        spent = {1: ("prepare", 1000), 2: ("train", 300), 3: ("prepare", 10), 4: ("prepare", 20)}
+        spent = {1: ("prepare", 1000), 2: ("prepare", 10), 3: ("train", 300), 4: ("prepare", 20)}
         with database.write() as session:
             for epoch, (stage, seconds) in spent.items():
                 session.add(

@@ -15,6 +15,7 @@ from tests.support.job_rows import TRAINED, get, history_of, put, snapshot
 from tests.support.statements import sent
 
 NETWORK = Failure.of(FailureCode.NETWORK, "The network is down.")
+MISSING = Failure.of(FailureCode.FILES_MISSING, "The prepared data are not there.")
 BAD_ROW = Failure.of(FailureCode.UNREADABLE_ROW, "Row 7 has no answer.", row=7)
 
 
@@ -94,6 +95,7 @@ class TestFinished:
             session.get_one(AttemptRow, (job_id, 1)).started_at = db_now(-50)
         end(database, claimed, Ending.finished({}))
         assert get(database, job_id).used_seconds == pytest.approx(150, abs=1)
+        assert history_of(database, job_id)[-1].data["seconds"] == pytest.approx(50, abs=1)
 
     def test_usage_is_written_before_shares_whether_the_job_ends_or_not(
         self, database: Database
@@ -180,6 +182,86 @@ class TestFailed:
         }
         assert row.ended_at is not None
         assert attempt(database, claimed).failure == row.failure
+
+
+class TestPreparedAgain:
+    def missing(self, database: Database, job_id: str, stage: str) -> JobState | None:
+        put(database, job_id, stage=stage, progress={"step": 2, "of": 9})
+        return end(database, claim_job(database, job_id), Ending.failed(MISSING))
+
+    def test_unless_the_attempts_at_the_stage_end_so_again_and_again(
+        self, database: Database
+    ) -> None:
+        """Three in a row; those of other jobs and stages do not count."""
+        other, job_id = make_job(database), make_job(database)
+        for job, stage in ((job_id, "prepare"), (other, "train")) * 2:
+            assert self.missing(database, job, stage) is JobState.QUEUED
+        states = [self.missing(database, job_id, "train") for _ in range(2)]
+        put(database, job_id, stage="train")
+        end(database, claim_job(database, job_id), Ending.released())
+        states += [self.missing(database, job_id, "train") for _ in range(3)]
+        assert states == ["queued"] * 4 + ["failed"]
+        assert (get(database, job_id).failure or {})["action"] == (
+            "Make sure that all workers use the same FINETUNE_HOME and that nothing else removes "
+            f"files below it, then `finetune retry {job_id}`."
+        )
+
+    def test_it_waits_for_prepare(self, database: Database) -> None:
+        job_id = make_job(database)
+        put(database, job_id, queue="gpu", results={"prepare": {"rows": 3}}, stage_attempt=4)
+        self.missing(database, job_id, "train")
+        row = get(database, job_id)
+        assert (row.stage, row.queue, row.stage_attempt) == ("prepare", "cpu", 0)
+        assert (row.progress, row.results) == (None, {"prepare": {"rows": 3}})
+        last = history_of(database, job_id)[-1]
+        assert (last.type, last.data["retry"], last.data["next_stage"]) == (
+            "attempt_failed",
+            True,
+            "prepare",
+        )
+        assert last.data["failure"]["code"] == "files_missing"
+        assert last.data["failure"]["action"] == "No action needed: `prepare` makes them again."
+
+    def test_what_follows_a_training_keeps_how_far_that_came(self, database: Database) -> None:
+        job_id = make_job(database)
+        put(database, job_id, follow_up={"action": "evaluate"})
+        self.missing(database, job_id, "train")
+        assert get(database, job_id).progress == {"step": 2, "of": 9}
+
+
+class TestLack:
+    @pytest.mark.parametrize(("details", "longest"), [({"bytes_needed": 9}, 60), ({}, 600)])
+    def test_waits_longer_each_time_and_counts_nothing(
+        self, database: Database, details: dict[str, Any], longest: int
+    ) -> None:
+        job_id = make_job(database, max_retries=0)
+        full = Failure.of(FailureCode.DISK_FULL, "The disk is full.", **details)
+        waits = []
+        for earlier_attempts in (0, 1, 2, 5000):
+            put(database, job_id, stage_attempt=earlier_attempts, not_before=db_now())
+            claimed = claim_job(database, job_id)
+            assert end(database, claimed, Ending.failed(full)) is JobState.QUEUED
+            row = get(database, job_id)
+            waits.append(round((row.not_before - row.updated_at).total_seconds()))
+        assert waits == [5, 10, 20, longest]
+        assert (row.retry_count, row.crash_count, row.failure) == (0, 0, None)
+        ended = attempt(database, claimed)
+        last = history_of(database, job_id)[-1]
+        assert (ended.outcome, last.type, last.data["wait_seconds"]) == (
+            "released",
+            "released",
+            longest,
+        )
+        assert ended.failure == last.data["failure"]
+        assert last.data["failure"]["code"] == "disk_full"
+
+    def test_of_a_pausing_job(self, database: Database) -> None:
+        job_id = make_job(database)
+        claimed = claim_job(database, job_id)
+        put(database, job_id, state=JobState.PAUSING)
+        full = Failure.of(FailureCode.DISK_FULL, "The disk is full.")
+        assert end(database, claimed, Ending.failed(full)) is JobState.PAUSED
+        assert (attempt(database, claimed).failure or {})["action"].startswith("Paused on request")
 
 
 class TestReleased:
