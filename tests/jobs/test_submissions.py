@@ -2,10 +2,12 @@
 
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import Context
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from service.errors import (
     DomainError,
     IdempotencyInFlightError,
     IdempotencyKeyReusedError,
+    PriorityQuotaError,
     UploadInUseError,
 )
 from service.jobs import commands
@@ -35,7 +38,7 @@ from service.store.scope import EVERYTHING
 from tests.support.databases import on_postgres
 from tests.support.factories import make_spec, submit
 from tests.support.job_rows import get, put
-from tests.support.projects import limit
+from tests.support.projects import limit, make_project
 from tests.support.services import wait_until
 from tests.support.statements import sent
 
@@ -131,6 +134,18 @@ class TestIdempotency:
             submit(database, unreachable, make_spec(), idempotency_key="k", request_sha256="b")
         assert count(database) == 1
 
+    def test_the_job_is_found_before_the_body_is_read(
+        self, database: Database, unreachable: Dispatcher
+    ) -> None:
+        submissions = Submissions(database, unreachable)
+        made = submissions.submit(make_spec(), idempotency_key="k", request_sha256="a")
+        other = make_project(database, "other")
+        assert submissions.earlier(DEFAULT_PROJECT, "k", "a") == made.job_id
+        assert submissions.earlier(DEFAULT_PROJECT, "l", "a") is None
+        assert submissions.earlier(other, "k", "a") is None
+        with pytest.raises(IdempotencyKeyReusedError):
+            submissions.earlier(DEFAULT_PROJECT, "k", "b")
+
     def test_other_keys_and_no_key_make_other_jobs(
         self, database: Database, unreachable: Dispatcher
     ) -> None:
@@ -170,6 +185,51 @@ class TestIdempotency:
             # Another key does not wait.
             assert submit(database, unreachable, make_spec(), idempotency_key="free").created
         database.dispose()
+
+
+class TestAttempts:
+    """Of a call that its client repeats without a key."""
+
+    def test_began_when_the_headers_were_received(
+        self, database: Database, unreachable: Dispatcher
+    ) -> None:
+        submissions = Submissions(database, unreachable)
+        attempt = submissions.attempt("a", 2, time.monotonic() - 100)
+        assert (attempt.request_sha256, attempt.count) == ("a", 2)
+        with database.read() as session:
+            waited = jobs.clock(session) - attempt.began_at
+        assert waited.total_seconds() == pytest.approx(100, abs=5)
+
+    def test_a_later_one_finds_the_job(self, database: Database, unreachable: Dispatcher) -> None:
+        submissions = Submissions(database, unreachable)
+        first, second, foreign = (
+            submissions.attempt(request, count, time.monotonic())
+            for request, count in (("a", 0), ("a", 1), ("b", 1))
+        )
+        made = submissions.submit(make_spec(), attempt=first)
+        assert submissions.job_of_call(DEFAULT_PROJECT, first) is None, "of a call of its own"
+        assert submissions.job_of_call(DEFAULT_PROJECT, foreign) is None
+        assert submissions.job_of_call(make_project(database, "other"), second) is None
+        assert submissions.job_of_call(DEFAULT_PROJECT, second) == made.job_id
+        third = replace(second, count=2)
+        assert submissions.submit(make_spec(), attempt=third) == Submitted(made.job_id)
+        assert count(database) == 1
+
+
+class TestPriorities:
+    def test_a_job_that_names_none_has_the_most_urgent_of_its_project(
+        self, database: Database, unreachable: Dispatcher
+    ) -> None:
+        limit(database, highest_priority=7)
+        other = make_project(database, "other")
+        usual = submit(database, unreachable, make_spec())
+        low = submit(database, unreachable, make_spec(priority=8))
+        theirs = submit(database, unreachable, make_spec(), project_id=other)
+        made = [one.job and one.job.priority for one in (usual, low, theirs)]
+        assert made == [7, 8, 5]
+        assert [one.place and one.place.position for one in (usual, low)] == [1, 2]
+        with pytest.raises(PriorityQuotaError):
+            submit(database, unreachable, make_spec(priority=6))
 
 
 class TestUploads:

@@ -20,7 +20,7 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]
 )
 from torch.distributed import DistBackendError
 
-from service.contract.failures import FailureCode
+from service.contract.failures import Failure, FailureCode
 from worker import failures
 from worker.stages import rank_env
 
@@ -312,6 +312,27 @@ class TestMessage:
 
     def test_is_cut(self) -> None:
         assert len(failures.describe(RuntimeError("x" * 10_000))) < 600
+
+
+class TestSmall:
+    def test_fits_the_pipe(self) -> None:
+        long = Failure.of(
+            FailureCode.INTERNAL, f"{TOKEN} " + "m" * 4_000, action="a" * 4_001, rows="r" * 63_988
+        )
+        small = failures.small(long)
+        assert (small.message, small.action) == ("*** " + "m" * 3_996, "a" * 4_000)
+        assert (small.code, small.details) == (FailureCode.INTERNAL, long.details)
+        larger = long.model_copy(update={"details": {"rows": "r" * 63_989}})
+        assert failures.small(larger).details == {}
+
+
+def test_an_invalid_option() -> None:
+    failure = failures.invalid_option("training.fp16", "needs a GPU", given=True).failure
+    assert (failure.code, failure.message, failure.details) == (
+        FailureCode.INVALID_OPTION,
+        "`training.fp16` needs a GPU",
+        {"option": "training.fp16", "given": True},
+    )
 
 
 class TestFromExit:
