@@ -5,7 +5,7 @@ import pytest
 
 from service.contract.failures import Failure, FailureCode
 from service.contract.states import JobState
-from service.store import endings, user_actions
+from service.store import endings, jobs, user_actions
 from service.store.claims import Claim
 from service.store.database import Database, db_now
 from service.store.endings import Ending
@@ -33,6 +33,13 @@ def expire(database: Database, job_id: str) -> JobState | None:
     put(database, job_id, lease_until=db_now(-1))
     with database.write() as session:
         return endings.expire(session, job_id, POLICY)
+
+
+def grace_of(row: JobRow) -> float:
+    """Seconds between the end of the job and the first message to complete its run."""
+    assert row.ended_at is not None
+    assert row.tracking_retry_at is not None
+    return (row.tracking_retry_at - row.ended_at).total_seconds()
 
 
 class TestFinished:
@@ -68,6 +75,7 @@ class TestFinished:
 
     def test_all_stages_to_success(self, database: Database) -> None:
         job_id = make_job(database)
+        put(database, job_id, follow_up={"action": "evaluate"})
         for number, stage in enumerate(["prepare", "train", "publish"], start=1):
             claimed = claim_job(database, job_id)
             assert (claimed.stage, claimed.epoch, claimed.attempt) == (stage, number, 1)
@@ -78,8 +86,8 @@ class TestFinished:
         assert (row.state, row.stage) == ("succeeded", "publish")
         assert row.progress == {"step": 2, "of": 9}, "how far the training came stays"
         assert row.results == {s: {"of": s} for s in ("prepare", "train", "publish")}
-        assert row.ended_at is not None
-        assert row.tracking_retry_at is not None
+        assert row.follow_up is None
+        assert grace_of(row) == pytest.approx(jobs.TRACKING_GRACE_SECONDS, abs=1)
         assert [e.seq for e in history_of(database, job_id)] == list(range(1, 8))
 
     def test_a_result_may_hold_nan(self, database: Database) -> None:
@@ -94,8 +102,9 @@ class TestFinished:
         with database.write() as session:
             session.get_one(AttemptRow, (job_id, 1)).started_at = db_now(-50)
         end(database, claimed, Ending.finished({}))
-        assert get(database, job_id).used_seconds == pytest.approx(150, abs=1)
-        assert history_of(database, job_id)[-1].data["seconds"] == pytest.approx(50, abs=1)
+        used = get(database, job_id).used_seconds
+        assert used == pytest.approx(150, abs=1)
+        assert history_of(database, job_id)[-1].data["seconds"] == round(used - 100, 3)
 
     def test_usage_is_written_before_shares_whether_the_job_ends_or_not(
         self, database: Database
@@ -157,13 +166,19 @@ class TestFailed:
         assert said.startswith("Retrying in 10 min.")
 
     @pytest.mark.parametrize(
-        ("trained", "kept"), [(TRAINED, " The model is kept."), ({"output_dir": None}, "")]
+        ("stage", "results", "kept"),
+        [
+            ("publish", {"train": TRAINED}, " The model is kept."),
+            ("publish", {"train": {"output_dir": None}}, ""),
+            ("publish", {}, ""),
+            ("train", {"train": TRAINED}, ""),
+        ],
     )
     def test_a_push_that_fails_keeps_the_model(
-        self, database: Database, trained: dict[str, Any], kept: str
+        self, database: Database, stage: str, results: dict[str, Any], kept: str
     ) -> None:
         job_id = make_job(database, max_retries=0)
-        put(database, job_id, stage="publish", results={"prepare": {}, "train": trained})
+        put(database, job_id, stage=stage, results=results)
         assert end(database, claim_job(database, job_id), Ending.failed(NETWORK)) is JobState.FAILED
         assert (get(database, job_id).failure or {})["action"] == (
             f"Fix the network, then `finetune retry {job_id}`.{kept}"
@@ -382,7 +397,16 @@ class TestExpire:
         )
         lost = attempt(database, last).failure or {}
         assert (lost["code"], lost["action"]) == ("worker_lost", row.failure["action"])
-        assert row.ended_at is not None
+        assert row.crash_count == 3
+        assert grace_of(row) == pytest.approx(0, abs=1)
+
+    def test_the_last_loss_of_a_push_keeps_the_model(self, database: Database) -> None:
+        job_id = make_job(database)
+        put(database, job_id, stage="publish", results={"train": TRAINED}, crash_count=2)
+        last = claim_job(database, job_id)
+        assert expire(database, job_id) is JobState.FAILED
+        action: str = (attempt(database, last).failure or {})["action"]
+        assert action.endswith(" The model is kept.")
 
     def test_crashes_of_the_stage_count_with_lost_workers_and_not_as_retries(
         self, database: Database
@@ -437,3 +461,13 @@ class TestExpire:
         with database.write() as session:
             endings.expire(session, job_id, POLICY)
         assert get(database, job_id).used_seconds == pytest.approx(60, abs=1)
+
+    def test_a_lease_that_ended_before_the_start_took_no_time(self, database: Database) -> None:
+        job_id = make_job(database)
+        claimed = claim_job(database, job_id, lease_seconds=-30)
+        with database.write() as session:
+            endings.expire(session, job_id, POLICY)
+        assert get(database, job_id).used_seconds == 0
+        ended = attempt(database, claimed).ended_at
+        assert ended is not None
+        assert ended < claimed.started_at
