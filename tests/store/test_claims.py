@@ -103,14 +103,14 @@ class TestClaim:
     def test_the_stages_time_is_that_of_its_attempts_since_it_was_last_started_anew(
         self, database: Database, attempts: int, used: float
     ) -> None:
-        """A manual retry counts attempts from one again; other stages have their own time."""
-        job_id = make_job(database)
+        """A manual retry counts from one again; other stages and jobs have their own time."""
+        job_id, other = make_job(database), make_job(database)
         spent = {1: ("prepare", 1000), 2: ("prepare", 10), 3: ("train", 300), 4: ("prepare", 20)}
         with database.write() as session:
-            for epoch, (stage, seconds) in spent.items():
+            for epoch, (stage, seconds) in {**spent, 9: ("prepare", 50)}.items():
                 session.add(
                     AttemptRow(
-                        job_id=job_id,
+                        job_id=job_id if epoch in spent else other,
                         epoch=epoch,
                         stage=stage,
                         number=1,

@@ -1,9 +1,10 @@
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from service.contract.failures import Failure, FailureCode
+from service.contract.failures import RULES, Failure, FailureCode
 from service.contract.states import JobState
 from service.store import endings, jobs, user_actions
 from service.store.claims import Claim
@@ -16,7 +17,7 @@ from tests.support.statements import sent
 
 NETWORK = Failure.of(FailureCode.NETWORK, "The network is down.")
 MISSING = Failure.of(FailureCode.FILES_MISSING, "The prepared data are not there.")
-BAD_ROW = Failure.of(FailureCode.UNREADABLE_ROW, "Row 7 has no answer.", row=7)
+BAD_ROW = Failure.of(FailureCode.UNREADABLE_ROW, "Row 7 has no answer.", row=7, file=Path("a.csv"))
 
 
 def end(database: Database, claimed: Claim, ending: Ending) -> JobState | None:
@@ -193,7 +194,7 @@ class TestFailed:
             "code": "unreadable_row",
             "message": "Row 7 has no answer.",
             "action": BAD_ROW.action,
-            "details": {"row": 7},
+            "details": {"row": 7, "file": "a.csv"},
         }
         assert row.ended_at is not None
         assert attempt(database, claimed).failure == row.failure
@@ -269,6 +270,7 @@ class TestLack:
         )
         assert ended.failure == last.data["failure"]
         assert last.data["failure"]["code"] == "disk_full"
+        assert last.data["failure"]["action"] == RULES[FailureCode.DISK_FULL].while_retrying
 
     def test_of_a_pausing_job(self, database: Database) -> None:
         job_id = make_job(database)
@@ -287,6 +289,7 @@ class TestReleased:
         row = get(database, job_id)
         assert (row.stage, row.crash_count, row.retry_count) == ("prepare", 0, 0)
         assert attempt(database, claimed).outcome == "released"
+        assert history_of(database, job_id)[-1].type == "released"
         assert claim_job(database, job_id).epoch == 2
 
 
@@ -425,6 +428,8 @@ class TestExpire:
         assert row.retry_count == 0
         crashes = [event.data for event in history_of(database, job_id) if "retry" in event.data]
         assert [crash["retry"] for crash in crashes] == [True, True, False]
+        types = [event.type for event in history_of(database, job_id) if "retry" in event.data]
+        assert types == ["attempt_failed", "lease_expired", "attempt_failed"]
         assert crashes[-1]["failure"] == row.failure
 
     @pytest.mark.parametrize(
