@@ -16,6 +16,7 @@ import pytest
 from sqlalchemy import event, func, select, text
 from sqlalchemy.exc import OperationalError
 
+from service.contract.events import Notice
 from service.contract.routing import Message, MessageKind
 from service.contract.spec import JobSpec
 from service.errors import (
@@ -30,14 +31,14 @@ from service.jobs import commands
 from service.jobs.dispatch import Dispatcher
 from service.jobs.submissions import GroupCommit, Submissions, Submitted
 from service.settings import Settings
-from service.store import files, idempotency, jobs, queries
+from service.store import audit, files, idempotency, jobs, queries
 from service.store.database import Database
 from service.store.models import JobLabelRow, JobRow
 from service.store.owner_models import DEFAULT_PROJECT
 from service.store.scope import EVERYTHING
 from tests.support.databases import on_postgres
 from tests.support.factories import make_spec, submit
-from tests.support.job_rows import get, put
+from tests.support.job_rows import get, history_of, put
 from tests.support.projects import limit, make_project
 from tests.support.services import wait_until
 from tests.support.statements import sent
@@ -104,6 +105,38 @@ class TestSubmit:
         dispatcher.close()
         # The one in hand and a backlog of 64; all are in the table, and due soon.
         assert sent in (made[:64], made[:65])
+
+    @pytest.mark.parametrize("known_by", ["nothing", "key", "attempt"])
+    def test_its_history_and_the_audit_log_say_where_it_comes_from(
+        self, database: Database, unreachable: Dispatcher, known_by: str
+    ) -> None:
+        """One entry, however the job is made."""
+        project = make_project(database, "other")
+        database.before_commit = audit.record
+        submissions = Submissions(database, unreachable)
+        given: dict[str, Any] = {
+            "nothing": {},
+            "key": {"idempotency_key": "k"},
+            "attempt": {"attempt": submissions.attempt("a", 0, time.monotonic())},
+        }[known_by]
+        notice = Notice(message="It is a clone.", data={"of": "job-1"})
+
+        def make() -> Submitted:
+            audit.begin(audit.Entry("clone_job", key_id="key-1"))
+            return submissions.submit(
+                make_spec(), project, cloned_from="job-1", notices=[notice], **given
+            )
+
+        job_id = Context().run(make).job_id
+        row = get(database, job_id)
+        assert (row.cloned_from, row.project_id) == ("job-1", project)
+        said = [(event.type, event.data) for event in history_of(database, job_id)[1:]]
+        assert said == [("notice", {"message": "It is a clone.", "data": {"of": "job-1"}})]
+        with database.read() as session:
+            entries, _ = audit.page(session, EVERYTHING, audit.Wanted(), after=None, limit=9)
+        assert [(entry.action, entry.target, entry.project_id) for entry in entries] == [
+            ("clone_job", job_id, project)
+        ]
 
 
 class TestIdempotency:
