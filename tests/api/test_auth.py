@@ -72,6 +72,11 @@ class TestAuthentication:
         assert refused.headers["www-authenticate"].startswith("Bearer")
         assert client.get(path, headers=bearer(key)).status_code != 401
 
+    def test_a_project_that_there_is_not(self, client: httpx.Client, key: str) -> None:
+        for project, status in (("default", 200), ("elsewhere", 404)):
+            headers = {**bearer(key), "FineTune-Project": project}
+            assert client.get("/v1/jobs", headers=headers).status_code == status
+
     @pytest.mark.parametrize("path", ["/health/live", "/health/ready"])
     def test_health_needs_none(self, client: httpx.Client, key: str, path: str) -> None:
         assert client.get(path).status_code == 200
