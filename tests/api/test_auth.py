@@ -64,6 +64,9 @@ class TestAuthentication:
         with running(api_settings.model_copy(update={"auth": "off"})) as url:
             assert httpx.get(f"{url}/v1/jobs").status_code == 200
             assert httpx.get(f"{url}/v1/jobs", headers=bearer("ft-any")).status_code == 200
+            for project, status in (("default", 200), ("elsewhere", 404)):
+                headers = {"FineTune-Project": project}
+                assert httpx.get(f"{url}/v1/jobs", headers=headers).status_code == status
 
     @pytest.mark.parametrize("path", PATHS)
     def test_every_path_needs_the_key(self, client: httpx.Client, key: str, path: str) -> None:

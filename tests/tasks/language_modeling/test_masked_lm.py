@@ -134,6 +134,7 @@ class TestPrepare:
         with pytest.raises(StageError, match="All rows of the train split are empty") as raised:
             make(["", " "] * 5, line_by_line=True).prepare()
         assert raised.value.failure.code is FailureCode.EMPTY_DATASET
+        assert raised.value.failure.details == {"split": "train"}
 
     def test_a_tokenizer_without_mask_token(self, make: Make, bert: Path, tmp_path: Path) -> None:
         gpt2 = save_tiny_gpt2(tmp_path / "gpt2")
