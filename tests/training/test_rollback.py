@@ -59,6 +59,7 @@ class TestRollback:
         """Although there is a checkpoint."""
         options = {**ROLLBACK, "on_non_finite": "fail", "save_steps": 1, "warmup_steps": 8}
         options |= {"max_steps": 4, "learning_rate": 8e39}
+        del options["rollback_learning_rate_factor"]
         recorder = Recorder()
         with pytest.raises(StageError, match="the last good checkpoint is"):
             run(make_job(**options).request(), recorder)
