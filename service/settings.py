@@ -217,7 +217,6 @@ class Settings(BaseSettings):
         "limit.",
     )
     republish_seconds: float = Field(30, gt=0, description="When a message is sent again.")
-    reconcile_seconds: float = Field(1, gt=0, description="Interval of the reconciler.")
     crash_limit: int = Field(
         3,
         ge=1,

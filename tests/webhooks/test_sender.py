@@ -36,7 +36,6 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(
         home=tmp_path / "home",
         webhook_allow=["127.0.0.1"],
-        reconcile_seconds=0.02,
         public_url="https://tune.example.com/",
     )
 
