@@ -50,7 +50,7 @@ class Source:
 def source(task: str, given: Given) -> Source:
     """UsageError for inputs that the task does not take, or that contradict each other."""
     _require_options(task, given)
-    if given.file is not None:
+    if given.file not in (None, "-"):
         return Source(_of_lines(task, given, _file(given.file), given.file), has_lines=True)
     if given.question is not None:
         if given.context is None:
@@ -65,13 +65,12 @@ def source(task: str, given: Given) -> Source:
                 for number, text in enumerate(given.texts, start=1)
             ]
         )
-    if sys.stdin.isatty() and task in try_chat.COLUMNS:
-        conversation = try_chat.Conversation(task, given.system)
-        turns = _turns(conversation)
-        return Source(turns, is_interactive=True, answered=conversation.answered)
-    if sys.stdin.isatty():
+    if given.file == "-" or not sys.stdin.isatty():
+        return Source(_of_lines(task, given, sys.stdin, "stdin"), has_lines=True)
+    if task not in try_chat.COLUMNS:
         return Source(_asked(task, given), is_interactive=True)
-    return Source(_of_lines(task, given, sys.stdin, "stdin"), has_lines=True)
+    conversation = try_chat.Conversation(task, given.system)
+    return Source(_turns(conversation), is_interactive=True, answered=conversation.answered)
 
 
 def title(row: Mapping[str, Any]) -> str:
@@ -112,7 +111,7 @@ def _of_text(task: str, text: str, given: Given) -> Json:
     if task == _QA:
         return {"question": text, "context": given.context}
     if task in try_chat.COLUMNS:
-        return try_chat.row(task, text, given.system)
+        return try_chat.Conversation(task, given.system).says(text)
     if task == "reward":
         raise UsageError(
             "reward scores conversations: give rows with `messages`, or with `prompt` and "
@@ -125,9 +124,6 @@ def _of_text(task: str, text: str, given: Given) -> Json:
 
 
 def _file(name: str) -> Iterator[str]:
-    if name == "-":
-        yield from sys.stdin
-        return
     try:
         with Path(name).open(encoding="utf-8-sig") as lines:
             yield from lines
@@ -137,7 +133,6 @@ def _file(name: str) -> Iterator[str]:
 
 def _of_lines(task: str, given: Given, lines: Iterable[str], name: str) -> Iterator[Input]:
     """Each line a JSON object, or a text if the options have what else a row needs."""
-    name = "stdin" if name == "-" else name
     is_empty = True
     try:
         for number, line in enumerate(lines, start=1):
@@ -162,26 +157,13 @@ def _of_lines(task: str, given: Given, lines: Iterable[str], name: str) -> Itera
 
 def _row(task: str, given: Given, text: str, place: str) -> Json:
     """A line of JSON, with what the options add to each row."""
-    row = _options(given) | _object(text, place)
     try:
-        return try_chat.with_system(task, row, given.system)
-    except UsageError as error:
-        raise UsageError(f"{place}: {error}") from None
-
-
-def _options(given: Given) -> Json:
-    """What a row has unless it says otherwise."""
-    found = {"context": given.context, "text_pair": given.text_pair}
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _object(text: str, place: str) -> Json:
-    try:
-        found = json.loads(text)
+        row = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{place} is not valid JSON: {error}") from error
-    assert isinstance(found, dict), "it starts with a brace"
-    return found
+    options = {"context": given.context, "text_pair": given.text_pair}
+    row = {name: value for name, value in options.items() if value is not None} | row
+    return row if given.system is None else try_chat.with_system(task, row, given.system, place)
 
 
 def _asked(task: str, given: Given) -> Iterator[Input]:

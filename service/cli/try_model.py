@@ -3,7 +3,7 @@
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from typing import Annotated, Final
 
@@ -112,17 +112,15 @@ class _Session:
         """Each is shown before it is given."""
         if self._parameters is None:
             yield from self._to_rows(batch)
-            return
-        for given in batch:
-            yield self._text(given, self._parameters)
+        else:
+            for given in batch:
+                yield self._text(given, self._parameters)
 
     def _to_rows(self, batch: Sequence[Input]) -> Iterator[Json]:
+        rows = [given.row for given in batch]
         with _loading():
-            found = self._client.send(
-                calls.predict(
-                    self._job["id"], [given.row for given in batch], None, calls.MOST_WAIT
-                )
-            )
+            call = calls.predict(self._job["id"], rows, None, calls.MOST_WAIT)
+            found = self._client.send(call)
         found = waiting.ended(self._client, found, "/v1/predictions")
         for notice in found["notices"]:
             output.note(notice)
@@ -138,20 +136,20 @@ class _Session:
 
     def _text(self, given: Input, parameters: Json) -> Json:
         written = ""
-        with _loading() as has_loaded:
+        with _loading() as has_loaded, ExitStack() as shown:
             pieces = try_text.pieces(self._client, self._job, given, parameters)
             for number, piece in enumerate(pieces):
-                if number == 0 and not self._json:  # an input that is refused has no title
-                    self._show_title(given)
                 if piece:
                     has_loaded()
                 written += piece
-                if not self._json:
-                    output.print_text(piece)
+                if self._json:
+                    continue
+                if number == 0:  # an input that is refused has no title
+                    self._show_title(given)
+                    shown.callback(output.print_text, "\n")  # also after a part of a text
+                output.print_text(piece)
         if self._json:
             output.print_json({"input": given.row, "prediction": written})
-        else:
-            output.print_text("\n")
         return {"prediction": written}
 
     def _show_title(self, given: Input) -> None:

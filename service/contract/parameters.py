@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -12,6 +12,9 @@ from service.contract.preference import PreferenceSpec, RewardSpec
 from service.contract.section import rule
 from service.contract.seq2seq import GenerationSpec, SummarizationSpec, TranslationSpec
 from service.contract.types import Name, TaskParametersModel, Text
+
+NEW_TOKENS: Final = 64
+"""With which `causal-lm` continues a text, unless a job says otherwise."""
 
 Threshold = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 
@@ -130,7 +133,7 @@ class CausalLMSpec(_TextSpec):
         ge=1,
         le=100_000,
         description="`mode: predict`: tokens that are generated for a row, at most. Default: the "
-        "smaller of 64 and half of what the model takes.",
+        f"smaller of {NEW_TOKENS} and half of what the model takes.",
     )
     num_beams: int | None = Field(
         None,

@@ -217,7 +217,7 @@ class TestTexts:
         failure = Failure.of(FailureCode.SEQUENCE_TOO_LONG, "Too long.", action="Shorten it.")
         with answered_by_thread(store, failure, texts=(["Ann"],)):
             outcome = cli("try", chat, "Who?", "When?")
-        assert (outcome.status, outcome.out) == (1, "> Who?\nAnn")
+        assert (outcome.status, outcome.out) == (1, "> Who?\nAnn\n")
         assert "Too long. Shorten it." in outcome.err
 
 
