@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import typer
 
-from service.cli import local_files, output
+from service.cli import ids, local_files, output
 from service.cli.client import Client, Json
 from service.cli.exit_codes import USAGE
 from service.cli.local_files import Content, LocalFile, UnusableFileError
@@ -54,7 +54,8 @@ class Checked:
 
 def check(client: Client, spec: Json, folder: Path, *, allow_outside: bool) -> Checked:
     """Every fault at once, found without uploading anything: the service is told that the files
-    will be there."""
+    will be there. Ids of jobs may be shortened."""
+    spec = ids.in_spec(client.job_id, spec)
     return check_by(client.validate, spec, folder, allow_outside=allow_outside)
 
 

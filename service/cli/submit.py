@@ -8,12 +8,12 @@ from typing import Annotated, Final, Protocol
 import typer
 from finetune_client import calls
 
-from service.cli import ids, local_files, output, spec_check
+from service.cli import local_files, output, spec_check
 from service.cli.client import ApiError, Client, Json, UnreachableError
 from service.cli.exit_codes import UsageError
 from service.cli.ids import JOB, Kind
 from service.cli.local_files import AllowOutside
-from service.cli.overrides import Changes, changed, merge_patch
+from service.cli.overrides import Changes
 from service.cli.spec_check import Checked
 from service.cli.spec_file import SpecFile, read_spec
 from service.cli.transfer import transfer
@@ -46,10 +46,9 @@ def submit(
     json: output.AsJson = False,
 ) -> None:
     """Make a job. Files that the spec names as ./name are uploaded, once the spec is valid."""
-    content = changed(read_spec(spec), merge_patch(changes or []))
+    content = read_spec(spec, changes)
     key = idempotency_key or str(uuid.uuid4())
     with Client.from_environment() as client:
-        content = ids.in_spec(client.job_id, content)
         checked = spec_check.check(client, content, spec.parent, allow_outside=allow_outside)
         spec_check.refuse(checked.errors)
         job = create(
