@@ -26,14 +26,6 @@ def with_system(task: str, row: Json, system: str, place: str) -> Json:
     return {**row, column: [_message("system", system), *turns]}
 
 
-def last_turn(row: Mapping[str, Any]) -> str | None:
-    """What the user has said last, in any form of a row; None for a row that is none of them."""
-    messages = row.get("messages", row.get("prompt", row.get("instruction")))
-    if isinstance(messages, list) and messages and isinstance(messages[-1], dict):
-        return str(messages[-1].get("content"))
-    return messages if isinstance(messages, str) else None
-
-
 class Conversation:
     """What a person and the model have said; each turn is answered with all before it."""
 

@@ -15,6 +15,8 @@ from service.cli.exit_codes import UsageError
 _QA: Final = "question-answering"
 _WORDS: Final = re.compile(r"\w+(?:['\u2019-]\w+)*|[^\w\s]")
 _TITLE: Final = 100
+_TITLES: Final = ("question", "messages", "prompt", "instruction", "tokens", "text", "source")
+"""Columns that tell a row from others."""
 _TEXT_COLUMNS: Final = {"translation": "source", "token-classification": "tokens"}
 
 
@@ -74,15 +76,17 @@ def source(task: str, given: Given) -> Source:
 
 
 def title(row: Mapping[str, Any]) -> str:
-    """One line that tells an input from the others."""
-    if "question" in row:
-        return _short(str(row["question"]))
-    if (turn := try_chat.last_turn(row)) is not None:
-        return _short(turn)
-    tokens = row.get("tokens")
-    if isinstance(tokens, list):
-        return _short(" ".join(map(str, tokens)))
-    return _short(str(row.get("text", row.get("source", row))))
+    """One line that tells an input from the others: its text, or the last turn."""
+    found: Any = row
+    for column in _TITLES:
+        if row.get(column):
+            found = row[column]
+            break
+    if isinstance(found, list):
+        last = found[-1]
+        found = last.get("content") if isinstance(last, dict) else " ".join(map(str, found))
+    line = " ".join(str(found).split())
+    return line if len(line) <= _TITLE else line[: _TITLE - 1] + "…"
 
 
 def _require_options(task: str, given: Given) -> None:
@@ -210,8 +214,3 @@ def _ask(prompt: str) -> str:
         output.prompt("\n")
         raise EOFError
     return line.strip()
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _TITLE else line[: _TITLE - 1] + "…"

@@ -3,7 +3,7 @@
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import islice
 from typing import Annotated, Final
 
@@ -136,20 +136,25 @@ class _Session:
 
     def _text(self, given: Input, parameters: Json) -> Json:
         written = ""
-        with _loading() as has_loaded, ExitStack() as shown:
-            pieces = try_text.pieces(self._client, self._job, given, parameters)
-            for number, piece in enumerate(pieces):
-                if piece:
-                    has_loaded()
-                written += piece
-                if self._json:
-                    continue
-                if number == 0:  # an input that is refused has no title
-                    self._show_title(given)
-                    shown.callback(output.print_text, "\n")  # also after a part of a text
-                output.print_text(piece)
+        try:
+            with _loading() as has_loaded:
+                pieces = try_text.pieces(self._client, self._job, given, parameters)
+                for number, piece in enumerate(pieces):
+                    if number == 0 and not self._json:  # an input that is refused has no title
+                        self._show_title(given)
+                    if piece:
+                        has_loaded()
+                    written += piece
+                    if not self._json:
+                        output.print_text(piece)
+        except BaseException:
+            if written and not self._json:
+                output.print_text("\n")
+            raise
         if self._json:
             output.print_json({"input": given.row, "prediction": written})
+        else:
+            output.print_text("\n")
         return {"prediction": written}
 
     def _show_title(self, given: Input) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -12,9 +11,7 @@ from service.cli.client import Client, Json, UnreachableError
 from service.cli.exit_codes import OK, USAGE
 from service.cli.local_files import AllowOutside
 from service.cli.overrides import Changes
-from service.cli.spec_check import Checked
 from service.cli.spec_file import SpecFile, read_spec
-from service.cli.transfer import file_size
 from service.contract.previews import MOST_ROWS
 
 _SHOWN: Final = 2
@@ -63,9 +60,13 @@ def validate(
         checked = spec_check.check_by(_here, content, spec.parent, allow_outside=allow_outside)
         output.note(_NOT_CHECKED)
     if json:
-        output.print_json(_answer(checked, found))
+        # null without --data, and for a spec with errors
+        rows_ = None if found is None else {**(found["result"] or {}), "failure": found["failure"]}
+        output.print_json({"data": rows_, **checked.answer})
     else:
-        _show(spec, checked, found)
+        spec_check.show(spec, checked, "finetune submit")
+        if found is not None:
+            preview_page.show(output.stdout(), found)
     if found is not None:
         raise typer.Exit(preview.status(found))
     raise typer.Exit(OK if checked.valid else USAGE)
@@ -87,19 +88,3 @@ def _here(spec: Json, _pending: str | None) -> Json:
         "errors": [fault.model_dump(mode="json") for fault in collect(spec).faults],
         "ignored": [option.model_dump(mode="json") for option in ignored(spec)],
     }
-
-
-def _show(spec: Path, checked: Checked, found: Json | None) -> None:
-    spec_check.show_warnings(checked.answer)
-    spec_check.refuse(checked.errors)
-    output.print_line(f"{spec} is valid")
-    for name, file in checked.files.items():
-        output.print_line(f"  {name}: {file_size(file.size)}, uploaded by `finetune submit`")
-    if found is not None:
-        preview_page.show(output.stdout(), found)
-
-
-def _answer(checked: Checked, found: Json | None) -> Json:
-    """`data` is null without --data, and for a spec with errors."""
-    data = None if found is None else {**(found["result"] or {}), "failure": found["failure"]}
-    return {"data": data, **checked.answer}

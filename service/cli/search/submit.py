@@ -16,7 +16,6 @@ from service.cli.search.watch import watch as watch_search
 from service.cli.spec_check import Checked
 from service.cli.spec_file import SpecFile, read_spec
 from service.cli.submit import create, show_submitted
-from service.cli.transfer import file_size
 
 _TEMPLATE: Final = "job"
 _SECTIONS: Final = "`job`, the spec of its trials, and `space`"
@@ -67,12 +66,7 @@ def validate(
         filled = checked.filled and {**checked.filled, _TEMPLATE: checked.spec}
         output.print_json({"spec": filled, **checked.answer})
         raise typer.Exit(OK if checked.valid else USAGE)
-    spec_check.show_warnings(checked.answer)
-    spec_check.refuse(checked.errors)
-    output.print_line(f"{spec} is valid")
-    for name, file in checked.files.items():
-        size = file_size(file.size)
-        output.print_line(f"  {name}: {size}, uploaded by `finetune search submit`")
+    spec_check.show(spec, checked, "finetune search submit")
 
 
 def _check(client: Client, search: Json, folder: Path, *, allow_outside: bool) -> Checked:
