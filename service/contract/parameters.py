@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -298,13 +298,6 @@ TaskParameters = (
     | PreferenceSpec
     | RewardSpec
 )
-
-
-def _expand_task(value: Any) -> Any:
-    """`task: question-answering` means that task with its defaults."""
-    return {"type": value} if isinstance(value, str) else value
-
-
 _ByType = Annotated[TaskParameters, Field(discriminator="type")]
 _TaskType = Literal[
     "question-answering",
@@ -319,5 +312,10 @@ _TaskType = Literal[
     "reward",
 ]
 TaskSpec = Annotated[
-    _ByType, BeforeValidator(_expand_task, json_schema_input_type=_ByType | _TaskType)
+    _ByType,
+    BeforeValidator(
+        lambda value: {"type": value} if isinstance(value, str) else value,
+        json_schema_input_type=_ByType | _TaskType,
+    ),
 ]
+"""`task: question-answering` means that task with its defaults."""
