@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Final
 
 import typer
 from finetune_client import calls
@@ -23,12 +23,8 @@ _IN_FLIGHT: Final = "idempotency_in_flight"
 _FILE_GONE: Final = ("data_gone", "invalid_spec")
 
 
-class Watch(Protocol):
-    """`watch.watch` and `search.watch.watch`."""
-
-    def __call__(self, client: Client, item_id: str, /, *, json: bool) -> int: ...
-
-
+Watch = Callable[..., int]
+"""`watch.watch` and `search.watch.watch`."""
 Post = Callable[[Json], Json]
 """Makes something of a spec whose files were uploaded."""
 
