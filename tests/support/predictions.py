@@ -1,11 +1,12 @@
 """Predictions in the database, and reads of them that bypass the service."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import update
 
 from service.contract.failures import Failure
 from service.contract.predictions import PredictionRequest, PredictionResult
@@ -13,6 +14,7 @@ from service.store import prediction_claims, predictions
 from service.store.database import Database
 from service.store.models import PredictionRow
 from service.store.prediction_claims import PredictionClaim
+from tests.support.previews import done_by_thread
 
 BASE = {"name_or_path": "org/model"}
 
@@ -68,11 +70,10 @@ def answered_by_thread(
     database: Database,
     ended: PredictionResult | Failure,
     texts: tuple[list[str], ...] = (),
-    after: float = 0.0,
+    after: threading.Event | None = None,
 ) -> Iterator[None]:
-    """While the context lasts, but for the first seconds, predictions end like this at once, as if
-    a worker answered them; before that their texts are written, one list after the other."""
-    stop = threading.Event()
+    """While the context lasts, but not before `after`, predictions end like this at once, as if a
+    worker answered them; before that their texts are written, one list after the other."""
 
     def answer(prediction_id: str) -> None:
         claimed = claim_prediction(database, prediction_id)
@@ -80,23 +81,9 @@ def answered_by_thread(
         for each in texts:
             with database.write() as session:
                 prediction_claims.renew(session, claimed, 60, each)
-            stop.wait(0.1)
+            time.sleep(0.1)
         with database.write() as session:
             prediction_claims.end(session, claimed, ended)
 
-    def work() -> None:
-        stop.wait(after)
-        while not stop.wait(0.02):
-            with database.read() as session:
-                queued = select(PredictionRow.id).where(PredictionRow.state == "queued")
-                waiting = session.scalars(queued).all()
-            for prediction_id in waiting:
-                answer(prediction_id)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
+    with done_by_thread(database, PredictionRow, answer, after):
         yield
-    finally:
-        stop.set()
-        thread.join()

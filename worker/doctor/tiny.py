@@ -72,7 +72,9 @@ def write(context: Context) -> Finding:
         make().save_pretrained(folder / body)
         _tokenizer(body).save_pretrained(folder / body)
     for task in _TASKS:
-        rows = _rows(task)
+        row = _ROWS.get(task, lambda text: {"text": text})
+        # In a few lengths, so that batches have padding.
+        rows = [row(" ".join(s.split()[:length])) for length in (4, 9, 99) for s in SENTENCES]
         splits = {
             "train": rows,
             "validation": rows[:12],
@@ -88,12 +90,6 @@ def _to_predict(row: dict[str, Any]) -> dict[str, Any]:
     """Without labels; with a mask, which only masked language models need."""
     kept = {name: value for name, value in row.items() if name not in _LABELS}
     return {name: f"[MASK] {value}" if name == "text" else value for name, value in kept.items()}
-
-
-def _rows(task: str) -> list[dict[str, Any]]:
-    """Each sentence in a few lengths, so that batches have padding."""
-    row = _ROWS.get(task, lambda text: {"text": text})
-    return [row(" ".join(s.split()[:length])) for length in (4, 9, 99) for s in SENTENCES]
 
 
 def _question(text: str) -> dict[str, Any]:
