@@ -269,7 +269,7 @@ CASES: Cases = {
         (
             "space.training.learningrate",
             "unknown_field",
-            "the job spec has no such field; did you mean `training.learning_rate`?",
+            "unknown field; did you mean `training.learning_rate`?",
         ),
     ),
 }

@@ -26,7 +26,7 @@ CASES: Cases = {
         (
             "space.training.learningrate",
             "unknown_field",
-            "the job spec has no such field; did you mean `training.learning_rate`?",
+            "unknown field; did you mean `training.learning_rate`?",
         ),
     ),
     "path without its section": (
@@ -34,12 +34,12 @@ CASES: Cases = {
         (
             "space.learning_rate",
             "unknown_field",
-            "the job spec has no such field; did you mean `training.learning_rate`?",
+            "unknown field; did you mean `training.learning_rate`?",
         ),
     ),
     "another tool's name": (
         {"space": {"lora_r": [4, 8]}},
-        ("space.lora_r", "unknown_field", "the job spec has no such field; did you mean `peft.r`?"),
+        ("space.lora_r", "unknown_field", "unknown field; did you mean `peft.r`?"),
     ),
     "empty range": (
         {"space": {RATE: {"low": 1e-2, "high": 1e-3}}},
