@@ -103,8 +103,9 @@ class TestResolved:
                 {
                     "peft.method": ["lora", "ia3"],
                     "peft.r": {"choices": [4, 8], "when": {"peft.method": "lora"}},
+                    "peft.lora_alpha": {"choices": [8, 16], "when": {"peft.r": 4}},
                 },
-                [None, None],
+                [None, None, None],
             ),
             # Of a task by its name alone: the template is checked as trials are made from it.
             ({"task.doc_stride": [128, 400], "task.max_seq_length": [512, 1024]}, [None, None]),
@@ -150,6 +151,18 @@ class TestResolved:
         ("changes", "metric", "direction"),
         [
             ({"objective": None}, "f1", "maximize"),
+            (
+                {
+                    "objective": None,
+                    "job.dataset": {
+                        "source": "hub",
+                        "name": "org/data",
+                        "validation": {"easy": "a", "hard": "b"},
+                    },
+                },
+                "easy_f1",
+                "maximize",
+            ),
             (
                 {
                     "objective": None,

@@ -53,8 +53,7 @@ def typed(path: str, dimension: Dimension) -> Dimension:
 
 def is_of(path: str, fault: Fault) -> bool:
     """Whether the fault is of the field, or of a part of it, or says that it does not exist."""
-    is_above = path.startswith(f"{fault.path}.") and fault.code != "missing_field"
-    return is_above or f"{fault.path}.".startswith(f"{path}.")
+    return path.startswith(f"{fault.path}.") or f"{fault.path}.".startswith(f"{path}.")
 
 
 def unknown(path: str, fault: Fault) -> Fault | None:
