@@ -57,6 +57,10 @@ class StagedJob:
         """The folder of the finished model."""
         return self.workspace / str(result.output_dir)
 
+    def checkpoint(self, step: int) -> Path:
+        """Of the attempt that trains."""
+        return self.workspace / "attempts" / "2" / "checkpoints" / str(step)
+
     def predictions(self, name: str = "predictions.json") -> Any:
         """What is written by the attempt that trains."""
         return json.loads((self.workspace / "attempts" / "2" / "predictions" / name).read_text())
@@ -80,6 +84,31 @@ class StagedJob:
             prepared=vars(self).get("prepared"),
             resume_from=resume_from,
         )
+
+
+def job_of(
+    home: Path,
+    task: dict[str, Any] | str,
+    model: Path | str,
+    dataset: Mapping[str, Any],
+    training: dict[str, Any] | None = None,
+    **sections: Any,
+) -> StagedJob:
+    """A job on the CPU in the folder `home`, which need not exist; rows of a split in `dataset` are
+    written there."""
+    home.mkdir(parents=True, exist_ok=True)
+    files = {
+        name: write_rows(home / f"{name}.jsonl", given) if isinstance(given, list) else given
+        for name, given in dataset.items()
+    }
+    body = {
+        "task": task,
+        "model": {"name_or_path": str(model)},
+        "dataset": {"source": "path", **files},
+        "training": training or {},
+        "resources": {"gpus": 0},
+    }
+    return StagedJob(home, body | sections)
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> str:

@@ -19,6 +19,7 @@ from service.contract.spec import JobSpec
 from tests.support.models import minilm_dir, train_tokenizer
 from tests.tasks.classification.jobs import MakeJob, evaluations, maker
 from tests.tasks.stages import StagedJob
+from tests.training.support import fails_with
 from worker.data.table import RowError
 from worker.tasks.classification.token import TokenClassification, add_prefix_space, inside_of
 from worker.tasks.classification.token_rows import RowCleaner
@@ -276,9 +277,10 @@ class TestFaults:
     def test_an_unknown_tag_of_the_validation_split(self, make_job: MakeJob) -> None:
         odd = {"tokens": ["Ada", "wrote"], "tags": ["B-ORG", "O"]}
         job = make_job({"train": ROWS, "validation": [ROWS[0], odd]})
-        with pytest.raises(StageError, match=r"validation\.jsonl, line 2: the label 'B-ORG'") as e:
+        with fails_with(
+            FailureCode.LABEL_MISMATCH, r"validation\.jsonl, line 2: the label 'B-ORG'"
+        ):
             job.prepare()
-        assert e.value.failure.code is FailureCode.LABEL_MISMATCH
         job.body["dataset"] |= {"on_bad_row": "skip", "max_bad_fraction": 0.5}
         report = job.prepare().data_report
         assert report is not None

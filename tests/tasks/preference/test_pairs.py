@@ -179,8 +179,7 @@ def test_a_resumed_training_is_the_uninterrupted_one(
     first, whole = staged.train()
     if forgets:
         shutil.rmtree(tmp_path / "cache" / "reference")
-    checkpoint = staged.workspace / "attempts" / "2" / "checkpoints" / "3"
-    second, resumed = staged.train(attempt=3, resume_from=checkpoint)
+    second, resumed = staged.train(attempt=3, resume_from=staged.checkpoint(3))
     for name in ("loss", "rewards/margins", "logps/rejected"):
         assert resumed.train_values(name)[4] == whole.train_values(name)[4]
     assert reuses(resumed) is not forgets

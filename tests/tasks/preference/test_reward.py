@@ -13,8 +13,9 @@ from service.contract.failures import StageError
 from service.contract.preference import RewardSpec
 from service.contract.stages import TrainResult
 from tests.tasks.chat.support import turn
-from tests.tasks.preference.support import body, pair
-from tests.tasks.stages import StagedJob, write_rows
+from tests.tasks.preference import support as preference
+from tests.tasks.preference.support import pair
+from tests.tasks.stages import StagedJob, job_of, write_rows
 from worker.tasks.chat import templates
 from worker.tasks.preference.reward import RewardObjective
 
@@ -22,8 +23,7 @@ IN_ORDER: dict[str, Any] = {"train_sampling_strategy": "sequential"}
 
 
 def reward_job(folder: Path, task: dict[str, Any] | None = None, **training: Any) -> StagedJob:
-    options = {**IN_ORDER, **training}
-    return StagedJob(folder, body(folder, {"type": "reward", **(task or {})}, **options))
+    return preference.job(folder, {"type": "reward", **(task or {})}, **{**IN_ORDER, **training})
 
 
 def text(tokenizer: Any, row: dict[str, Any], side: str) -> str:
@@ -162,16 +162,9 @@ def test_predictions_score_any_answer(trained: Any, tmp_path: Path) -> None:
         {"prompt": row["prompt"], "completion": row["rejected"]},
         {"prompt": row["prompt"], "chosen": row["chosen"], "rejected": row["rejected"]},
     ]
-    other = StagedJob(
-        tmp_path,
-        {
-            "mode": "predict",
-            "task": "reward",
-            "model": {"name_or_path": str(job.output(result))},
-            "dataset": {"source": "path", "test": write_rows(tmp_path / "test.jsonl", rows)},
-            "training": {"bf16": False, "use_cpu": True, "per_device_eval_batch_size": 2},
-        },
-    )
+    options = {"bf16": False, "per_device_eval_batch_size": 2}
+    test = {"test": rows}
+    other = job_of(tmp_path, "reward", job.output(result), test, options, mode="predict")
     other.train()
     found = other.predictions("test/predictions.json")
     known = job.predictions()[0]

@@ -168,7 +168,6 @@ def test_samples_show_their_texts(tmp_path: Path, pairs: bool) -> None:
 def test_a_resumed_training_is_the_uninterrupted_one(tmp_path: Path) -> None:
     staged = kto_job(tmp_path, logging_steps=2, save_steps=3, save_strategy="steps")
     whole = staged.train()[1]
-    checkpoint = staged.workspace / "attempts" / "2" / "checkpoints" / "3"
-    resumed = staged.train(attempt=3, resume_from=checkpoint)[1]
+    resumed = staged.train(attempt=3, resume_from=staged.checkpoint(3))[1]
     for name in ("loss", "rewards/chosen", "kl"):
         assert resumed.train_values(name)[4] == whole.train_values(name)[4]
