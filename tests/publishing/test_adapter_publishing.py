@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,9 @@ import transformers
 from huggingface_hub import ModelCard
 
 from tests.fakes.hub import HubDouble
-from tests.publishing.conftest import PREPARED, TOKEN, TRAINED, make_request, start
+from tests.publishing.conftest import PREPARED, TOKEN, TRAINED, make_request, write
 from tests.publishing.fresh_process import run_code
+from tests.stages.support import Running
 from tests.support.factories import make_spec
 from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_llama, save_tiny_t5
 from worker.publishing import model_card
@@ -43,12 +43,6 @@ def save_adapter(base: Path, output: Path, auto: Any, revision: str | None, **sp
     return adapted.eval()
 
 
-@pytest.fixture
-def hub() -> Any:
-    with HubDouble({TOKEN: {"org"}}) as hub:
-        yield hub
-
-
 def test_pushed_it_loads_by_the_real_client_and_answers(hub: HubDouble, tmp_path: Path) -> None:
     base = save_tiny_bert(tmp_path / "base")
     commit = hub.add_repo("org/base", base)
@@ -65,9 +59,9 @@ def test_pushed_it_loads_by_the_real_client_and_answers(hub: HubDouble, tmp_path
     request = make_request(workspace, spec=spec, hub_endpoint=hub.endpoint).model_copy(
         update={"prepared": PREPARED.model_copy(update={"model_revision": commit})}
     )
-    file = request.attempt_dir / "request.json"
-    file.write_text(request.model_dump_json())
-    published = start(file, dict(os.environ) | hub.environment(tmp_path / "hf", TOKEN))
+    command = ["-m", "worker.stages.publish", str(write(request))]
+    variables = hub.environment(tmp_path / "hf", TOKEN)
+    published = Running(command, tmp_path / "log", variables).wait()
     assert published.status == 0, published.log
 
     files = hub.repo("org/tiny-lora").commits[-1].files
