@@ -14,7 +14,15 @@ from service.store.database import Database, db_now
 from service.store.retention import EndedJob
 from service.store.scope import EVERYTHING
 from tests.support.factories import make_spec, submit
-from tests.support.job_rows import TRAINED, add_checkpoint, finished_job, get, history_of, put
+from tests.support.job_rows import (
+    PREPARED,
+    TRAINED,
+    add_checkpoint,
+    finished_job,
+    get,
+    history_of,
+    put,
+)
 
 
 def begun_with(database: Database, unreachable: Dispatcher, source_id: str, **changes: Any) -> str:
@@ -230,26 +238,13 @@ class TestRetry:
         """It failed in `train`; its base model is in the source's workspace."""
         job_id = begun_with(database, unreachable, base)
         model = Settings(home=home).workspace(base) / TRAINED["output_dir"]
-        entry = home / "cache" / "prepared" / ("f" * 64)
+        entry = home / PREPARED["prepared_dir"]
         for folder in (model, entry):
             folder.mkdir(parents=True, exist_ok=True)
-        prepared: dict[str, Any] = {
-            "prepared_dir": str(entry.relative_to(home)),
-            "model_dir": str(model.relative_to(home)),
-            "tokenizer_dir": str(model.relative_to(home)),
-            "model_revision": None,
-            "dataset_revision": None,
-            "data_fingerprint": "f" * 64,
-            "splits": {},
-        }
-        put(
-            database,
-            job_id,
-            state=JobState.FAILED,
-            stage="train",
-            ended_at=db_now(),
-            results={"prepare": prepared},
-        )
+        place = str(model.relative_to(home))
+        prepared = PREPARED | {"model_dir": place, "tokenizer_dir": place}
+        failed = {"state": JobState.FAILED, "stage": "train", "ended_at": db_now()}
+        put(database, job_id, results={"prepare": prepared}, **failed)
         return job_id
 
     def test_at_its_stage_while_the_source_is_there(

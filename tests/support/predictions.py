@@ -1,8 +1,7 @@
 """Predictions in the database, and reads of them that bypass the service."""
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from contextlib import AbstractContextManager
 from typing import Any
 
 from sqlalchemy import select, update
@@ -13,6 +12,7 @@ from service.store import prediction_claims, predictions
 from service.store.database import Database
 from service.store.models import PredictionRow
 from service.store.prediction_claims import PredictionClaim
+from tests.support.threads import again_and_again
 
 BASE = {"name_or_path": "org/model"}
 
@@ -63,16 +63,14 @@ def claim_prediction(
         return prediction_claims.claim(session, prediction_id, worker_id, lease_seconds=60)
 
 
-@contextmanager
 def answered_by_thread(
     database: Database,
     ended: PredictionResult | Failure,
     texts: tuple[list[str], ...] = (),
     after: float = 0.0,
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """While the context lasts, but for the first seconds, predictions end like this at once, as if
     a worker answered them; before that their texts are written, one list after the other."""
-    stop = threading.Event()
 
     def answer(prediction_id: str) -> None:
         claimed = claim_prediction(database, prediction_id)
@@ -80,23 +78,15 @@ def answered_by_thread(
         for each in texts:
             with database.write() as session:
                 prediction_claims.renew(session, claimed, 60, each)
-            stop.wait(0.1)
+            time.sleep(0.1)
         with database.write() as session:
             prediction_claims.end(session, claimed, ended)
 
     def work() -> None:
-        stop.wait(after)
-        while not stop.wait(0.02):
-            with database.read() as session:
-                queued = select(PredictionRow.id).where(PredictionRow.state == "queued")
-                waiting = session.scalars(queued).all()
-            for prediction_id in waiting:
-                answer(prediction_id)
+        with database.read() as session:
+            queued = select(PredictionRow.id).where(PredictionRow.state == "queued")
+            waiting = session.scalars(queued).all()
+        for prediction_id in waiting:
+            answer(prediction_id)
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+    return again_and_again(work, after)
