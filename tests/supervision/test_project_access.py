@@ -16,7 +16,7 @@ from tests.stubs import account
 from tests.supervision.support import run
 from tests.support.databases import on_sqlite
 from tests.support.factories import claim_job
-from tests.support.job_rows import get, history_of
+from tests.support.job_rows import failure_of, get, history_of
 from tests.support.projects import limit, make_job_of, make_project
 from worker.supervision.supervisor import Supervisor
 from worker.tracking.trackers import NullTracker
@@ -94,8 +94,7 @@ class TestToken:
         set_secret(database, with_hub, "default", OWN)
         job_id = make_job_of(database, "other", secrets={"hub_token": "mine"})
         assert account_of(database, with_hub, job_id) is None
-        failure = get(database, job_id).failure
-        assert failure is not None
+        failure = failure_of(database, job_id)
         assert failure["code"] == "secret_unavailable"
         assert failure["message"] == "The project has no secret 'mine' any more."
 
@@ -107,9 +106,7 @@ class TestToken:
         with database.write() as session:
             project_secrets.remove(session, Scope("default"), "mine")
         assert run(database, with_hub, job_id) is JobState.FAILED
-        failure = get(database, job_id).failure
-        assert failure is not None
-        assert failure["code"] == "secret_unavailable"
+        assert failure_of(database, job_id)["code"] == "secret_unavailable"
 
     def test_a_row_that_was_moved_to_another_project_does_not_open(
         self, database: Database, with_hub: Settings
@@ -133,8 +130,7 @@ class TestRoom:
         late = make_job_of(database, "default")
         limit(database, max_bytes=0)
         assert run(database, settings, late) is JobState.FAILED
-        failure = get(database, late).failure
-        assert failure is not None
+        failure = failure_of(database, late)
         assert failure["code"] == "quota_exceeded"
         assert failure["details"]["limit"] == 0
         # What is finished is published all the same.

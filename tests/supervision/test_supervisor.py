@@ -25,7 +25,7 @@ from tests.supervision.support import (
 from tests.support import services
 from tests.support.databases import on_sqlite
 from tests.support.factories import POLICY, claim_job, make_job
-from tests.support.job_rows import get, history_of, put
+from tests.support.job_rows import failure_of, get, history_of, put
 from worker.processes import child
 from worker.supervision import stop_policy
 from worker.supervision.system_metrics import SystemSampler
@@ -172,8 +172,7 @@ class TestFailure:
         settings.files_dir.mkdir(parents=True)
         (settings.files_dir / "file-a").write_text("{}")
         assert run(database, settings, job_id) is JobState.FAILED
-        failure = get(database, job_id).failure
-        assert failure is not None
+        failure = failure_of(database, job_id)
         assert failure["code"] == "dataset_not_found"
         assert failure["details"] == {"missing": ["file-b"]}
 
@@ -184,9 +183,7 @@ class TestFailure:
         begun = time.monotonic()
         assert run(database, settings, job_id) is JobState.FAILED
         assert time.monotonic() - begun < 10
-        failure = get(database, job_id).failure
-        assert failure is not None
-        assert failure["code"] == "timeout"
+        assert failure_of(database, job_id)["code"] == "timeout"
 
     def test_the_stages_time_is_up(self, database: Database, settings: Settings) -> None:
         """The stage's attempts count together; other stages do not count."""
@@ -201,8 +198,7 @@ class TestFailure:
         begun = time.monotonic()
         assert run(database, settings, job_id) is JobState.FAILED
         assert time.monotonic() - begun < 10
-        failure = get(database, job_id).failure
-        assert failure is not None
+        failure = failure_of(database, job_id)
         assert (failure["code"], failure["details"]) == (
             "timeout",
             {"option": "stage_timeout_seconds.train"},
@@ -225,8 +221,7 @@ class TestFailure:
         job_id = make_job(database, metadata={"stub.prepare": "spin"}, **own)
         limited = settings.model_copy(update={setting: 1.5})
         assert run(database, limited, job_id) is JobState.FAILED
-        failure = get(database, job_id).failure
-        assert failure is not None
+        failure = failure_of(database, job_id)
         assert failure["code"] == "timeout"
         assert failure["details"] == {"option": f"FINETUNE_{setting.upper()}"}
 
@@ -242,8 +237,7 @@ class TestFailure:
         own = {"stage_timeout_seconds": {"prepare": 1000}, "timeout_seconds": 3}
         job_id = make_job(database, metadata={"stub.prepare": "spin"}, **(own if is_given else {}))
         assert run(database, settings, job_id) is JobState.FAILED
-        failure = get(database, job_id).failure
-        assert failure is not None
+        failure = failure_of(database, job_id)
         option = "timeout_seconds" if is_given else "stage_timeout_seconds.prepare"
         assert (failure["code"], failure["details"]) == ("timeout", {"option": option})
 
