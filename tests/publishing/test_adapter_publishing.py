@@ -1,9 +1,6 @@
 """An adapter on the Hub: what is pushed; a user's client and the card's code can load it."""
 
-import contextlib
-import io
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +10,8 @@ import transformers
 from huggingface_hub import ModelCard
 
 from tests.fakes.hub import HubDouble
+from tests.publishing.card_code import code_of, run_code, run_here
 from tests.publishing.conftest import PREPARED, TOKEN, TRAINED, make_request, write
-from tests.publishing.fresh_process import run_code
 from tests.stages.support import Running
 from tests.support.factories import make_spec
 from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_llama, save_tiny_t5
@@ -76,7 +73,7 @@ def test_pushed_it_loads_by_the_real_client_and_answers(hub: HubDouble, tmp_path
     assert card.data.base_model_relation == "adapter"
     assert "lora" in card.data.tags
 
-    (code,) = re.findall(r"```python\n(.*?)```", card.text, re.DOTALL)
+    code = code_of(card.text)
     also = """
 from peft import AutoPeftModelForQuestionAnswering
 auto = AutoPeftModelForQuestionAnswering.from_pretrained("org/tiny-lora").eval()
@@ -120,14 +117,10 @@ def test_the_code_of_the_card(tmp_path: Path, task: str, auto: Any) -> None:
     prepared = PREPARED.model_copy(update={"model_revision": None})
     text = model_card.render(make_request(tmp_path, spec=spec), prepared, TRAINED)
     assert str(tmp_path) not in text
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    code = code.replace("path/to/this/folder", str(output)).replace("path/to/tiny", str(base))
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(code, {})
-    assert printed.getvalue().strip()
+    printed = run_here(text, {"path/to/this/folder": output, "path/to/tiny": base})
+    assert printed
     if task == "text-classification":  # three labels are known from the adapter's own folder
-        assert printed.getvalue().count("LABEL_") == 3
+        assert printed.count("LABEL_") == 3
 
 
 def test_a_merged_model_is_described_as_a_whole_one(tmp_path: Path) -> None:

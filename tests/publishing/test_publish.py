@@ -1,7 +1,6 @@
 """The stage in a real child process, against the Hub double and a real MLflow server."""
 
 import hashlib
-import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,8 @@ import pytest
 from mlflow import MlflowClient
 
 from tests.fakes.hub import HubDouble
+from tests.publishing.card_code import code_of, run_code
 from tests.publishing.conftest import PREPARED, TOKEN, Run
-from tests.publishing.fresh_process import run_code
 from tests.stages.support import phases
 from tests.support.services import free_port
 from worker.storage import atomic_dir
@@ -38,8 +37,7 @@ class TestHub:
         assert published.result["hub_url"] == f"{hub.endpoint}/org/tiny-qa"
         assert f"{hub.endpoint}/org/tiny-qa/commit/{commit.sha}" in published.notices[-1]
         # The code of the card itself, by a user who has nothing but the Hub.
-        code = re.findall(r"```python\n(.*?)```", card.decode(), re.DOTALL)
-        answer = run_code(code[0], hub.environment(tmp_path / "user", TOKEN)).strip()
+        answer = run_code(code_of(card.decode()), hub.environment(tmp_path / "user", TOKEN)).strip()
         assert answer
         assert answer in "The report was written by Ada in 1843."
 

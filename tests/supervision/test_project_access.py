@@ -70,21 +70,14 @@ class TestToken:
         assert OWN not in str(get(database, job_id).spec)
         assert OWN not in str([event.data for event in history_of(database, job_id)])
 
-    def test_the_operators_token_is_for_the_default_project(
+    def test_another_project_has_neither_the_operators_token_nor_its_downloads(
         self, database: Database, with_hub: Settings
     ) -> None:
         make_project(database, "other")
         mine, theirs = make_job_of(database, "default"), make_job_of(database, "other")
         assert account_of(database, with_hub, mine) == "the-operator"
         assert account_of(database, with_hub, theirs) is None
-
-    def test_a_project_finds_its_own_downloads_only(
-        self, database: Database, with_hub: Settings
-    ) -> None:
-        make_project(database, "other")
-        job_id = make_job_of(database, "other")
-        account_of(database, with_hub, job_id)
-        cache = (with_hub.workspace(job_id) / "attempts" / "1" / "cache").read_text()
+        cache = (with_hub.workspace(theirs) / "attempts" / "1" / "cache").read_text()
         assert cache == str(with_hub.cache_dir / "projects" / "other")
 
     def test_a_secret_of_another_project_is_as_if_it_did_not_exist(

@@ -50,6 +50,13 @@ def prediction(database: Database, prediction_id: str) -> PredictionRow:
         return session.get_one(PredictionRow, prediction_id)
 
 
+def failure_of(database: Database, prediction_id: str) -> dict[str, Any]:
+    """Why it failed; the test fails if it did not."""
+    failure = prediction(database, prediction_id).failure
+    assert failure is not None
+    return failure
+
+
 def put_prediction(database: Database, prediction_id: str, **values: Any) -> None:
     with database.write() as session:
         changed = update(PredictionRow).where(PredictionRow.id == prediction_id)

@@ -2,27 +2,28 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 
 def at_once(count: int, do: Callable[[], object]) -> list[Exception]:
     """What was raised, of so many calls at the same time."""
-    barrier = threading.Barrier(count)
-    raised: list[Exception] = []
+    return [each for each in all_at_once(*[do] * count) if isinstance(each, Exception)]
 
-    def one() -> None:
+
+def all_at_once(*actions: Callable[[], object]) -> list[object]:
+    """What each of them returned or raised."""
+    barrier = threading.Barrier(len(actions))
+
+    def run(action: Callable[[], object]) -> object:
         barrier.wait()
         try:
-            do()
+            return action()
         except Exception as error:
-            raised.append(error)
+            return error
 
-    threads = [threading.Thread(target=one) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return raised
+    with ThreadPoolExecutor(len(actions)) as threads:
+        return list(threads.map(run, actions))
 
 
 @contextmanager
