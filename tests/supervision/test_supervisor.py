@@ -235,7 +235,8 @@ class TestPublish:
         run(database, settings, job_id)
         folder = settings.workspace(job_id) / "attempts/2/checkpoints"
         (folder / "3" / "state").write_text("damaged")
-        claim, given = claim_job(database, job_id), {}
+        claim = claim_job(database, job_id)
+        given: dict[str, Any] = {}
         for strategy in ("end", "checkpoint", "all_checkpoints"):
             asked = replace(claim, spec=make_spec(hub={"model_id": "org/m", "strategy": strategy}))
             request = stage_request.build(database, settings, NullTracker(), asked)

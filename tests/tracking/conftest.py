@@ -9,12 +9,13 @@ from mlflow.entities import Run
 
 from service.contract.events import ArtifactWritten, Metric, StageEvent
 from service.contract.stages import PrepareResult
-from service.store import history, jobs
+from service.store import history
 from service.store.claims import Claim
-from service.store.database import Database
+from service.store.database import Database, db_now
 from service.store.models import JobRow
 from tests.support import mlflow_server
 from tests.support.factories import claim_job, make_job
+from tests.support.job_rows import get, put
 from worker.tracking.shipper import BackgroundShipper, sync
 from worker.tracking.trackers import MlflowTracker, NullTracker
 
@@ -70,22 +71,13 @@ class Job:
 
     @property
     def row(self) -> JobRow:
-        with self.database.read() as session:
-            row = session.get(JobRow, self.id)
-        assert row is not None
-        return row
+        return get(self.database, self.id)
 
     def update(self, **values: object) -> None:
-        with self.database.write() as session:
-            row = session.get(JobRow, self.id)
-            assert row is not None
-            for name, value in values.items():
-                setattr(row, name, value)
+        put(self.database, self.id, **values)
 
     def end(self, state: str, **values: object) -> None:
-        with self.database.write() as session:
-            now = jobs.clock(session)
-        self.update(state=state, ended_at=now, lease_until=None, worker_id=None, **values)
+        self.update(state=state, ended_at=db_now(), lease_until=None, worker_id=None, **values)
 
     def ship(self, tracker: MlflowTracker | NullTracker | None = None) -> bool:
         return sync(self.database, tracker or self.tracker, self.id, self.workspace)

@@ -15,8 +15,6 @@ from service.store.database import Database
 from service.store.models import FileRow
 from service.store.tracking import load
 from tests.support.factories import make_spec
-from tests.support.job_rows import get as job_row
-from tests.support.job_rows import put
 from tests.tracking.conftest import PREPARED, Job, MakeJob
 from tests.tracking.support import TRAINED, train
 from worker.tracking import base_model_config, run_content, run_description
@@ -117,9 +115,9 @@ class TestDescription:
         assert note.endswith("`part-3.json`, `part-4.json` and 2 more")
 
     def test_of_a_job_that_a_rule_of_this_release_would_refuse(self, job: Job) -> None:
-        spec = job_row(job.database, job.id).spec
+        spec = job.row.spec
         spec["training"] |= {"eval_strategy": "epoch", "metric_for_best_model": "bleu"}
-        put(job.database, job.id, spec=spec)
+        job.update(spec=spec)
         job.ship()
         run = job.run
         assert NOTE in run.data.tags
