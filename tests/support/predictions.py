@@ -2,8 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from sqlalchemy import update
@@ -52,6 +51,13 @@ def prediction(database: Database, prediction_id: str) -> PredictionRow:
         return session.get_one(PredictionRow, prediction_id)
 
 
+def failure_of(database: Database, prediction_id: str) -> dict[str, Any]:
+    """Why it failed; the test fails if it did not."""
+    failure = prediction(database, prediction_id).failure
+    assert failure is not None
+    return failure
+
+
 def put_prediction(database: Database, prediction_id: str, **values: Any) -> None:
     with database.write() as session:
         changed = update(PredictionRow).where(PredictionRow.id == prediction_id)
@@ -65,13 +71,12 @@ def claim_prediction(
         return prediction_claims.claim(session, prediction_id, worker_id, lease_seconds=60)
 
 
-@contextmanager
 def answered_by_thread(
     database: Database,
     ended: PredictionResult | Failure,
     texts: tuple[list[str], ...] = (),
     after: threading.Event | None = None,
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """While the context lasts, but not before `after`, predictions end like this at once, as if a
     worker answered them; before that their texts are written, one list after the other."""
 
@@ -85,5 +90,4 @@ def answered_by_thread(
         with database.write() as session:
             prediction_claims.end(session, claimed, ended)
 
-    with done_by_thread(database, PredictionRow, answer, after):
-        yield
+    return done_by_thread(database, PredictionRow, answer, after)

@@ -1,8 +1,8 @@
 """Previews in the database, and reads of them that bypass the service."""
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from sqlalchemy import select, update
@@ -15,6 +15,7 @@ from service.store.models import BriefRow, PreviewRow, RemovalRow
 from service.store.preview_claims import PreviewClaim
 from service.store.workers import WorkerInfo
 from tests.support.factories import make_spec
+from tests.support.threads import again_and_again
 
 
 def make_preview(database: Database, project: str = "default", **spec: Any) -> str:
@@ -54,10 +55,9 @@ def register_worker(database: Database, name: str = "worker-1", queue: str = "cp
         workers.register(session, info)
 
 
-@contextmanager
 def made_by_thread(
     database: Database, ended: PreviewResult | Failure, after: threading.Event | None = None
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """While the context lasts, but not before `after`, previews end like this at once, as if a
     worker made them."""
 
@@ -67,34 +67,22 @@ def made_by_thread(
         with database.write() as session:
             preview_claims.end(session, claimed, ended)
 
-    with done_by_thread(database, PreviewRow, make, after):
-        yield
+    return done_by_thread(database, PreviewRow, make, after)
 
 
-@contextmanager
 def done_by_thread(
     database: Database,
     table: type[BriefRow],
     do: Callable[[str], None],
     after: threading.Event | None,
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """While the context lasts, but not before `after`, `do` is called with the id of each row that
     is queued."""
-    stop = threading.Event()
 
     def work() -> None:
-        if after is not None:
-            after.wait(10)  # then the test fails, and need not hang
-        while not stop.wait(0.02):
-            with database.read() as session:
-                queued = session.scalars(select(table.id).where(table.state == "queued")).all()
-            for row_id in queued:
-                do(row_id)
+        with database.read() as session:
+            queued = session.scalars(select(table.id).where(table.state == "queued")).all()
+        for row_id in queued:
+            do(row_id)
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+    return again_and_again(work, after)
