@@ -71,13 +71,8 @@ class TestResolved:
         found = spec.dimensions
         assert (found[RATE].low, found[RATE].high, found[RATE].log) == (1e-5, 1e-4, True)
         assert found["training.per_device_train_batch_size"].choices == [4, 8, 16]
-        assert (
-            found["training.num_train_epochs"].low,
-            found["training.num_train_epochs"].high,
-        ) == (
-            1,
-            5,
-        )
+        epochs = found["training.num_train_epochs"]
+        assert (epochs.low, epochs.high) == (1, 5)
 
     def test_epochs_do_not_vary_where_steps_are_given(self) -> None:
         assert "training.num_train_epochs" not in accepted({"space": None}).dimensions
