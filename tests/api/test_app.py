@@ -13,7 +13,7 @@ from service.api.middleware import MOST_BODY_BYTES
 from service.contract.states import JobState
 from service.settings import Settings
 from service.store import claims
-from tests.api.conftest import Server, running
+from tests.api.conftest import Server, code, running
 from tests.api.factories import SPEC
 from tests.api.first_answer import first_answer
 from tests.support.job_rows import put
@@ -22,6 +22,11 @@ from tests.support.projects import make_job_of, make_project
 from tests.support.services import free_port
 
 PROBLEM = "application/problem+json"
+
+
+@pytest.fixture
+def client(shared_client: httpx.Client) -> httpx.Client:
+    return shared_client
 
 
 class TestProcess:
@@ -130,8 +135,7 @@ class TestProblems:
 class TestBodyLimit:
     def test_announced(self, server: Server) -> None:
         body = b" " * (MOST_BODY_BYTES + 1)
-        answer = server.client.post("/v1/jobs", content=body)
-        assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
+        assert code(server.client.post("/v1/jobs", content=body)) == (413, "body_too_large")
 
     def test_one_of_just_the_limit_is_read(self, server: Server) -> None:
         body = json.dumps(SPEC).encode().ljust(MOST_BODY_BYTES)
