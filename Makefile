@@ -81,6 +81,7 @@ chaos: $(VENV)/.dev ## Attack a running service and print the results; ARGS="--o
 
 # The first run makes the folder `mutants`: all mutants, and which tests call what they change.
 mutants: $(VENV)/.mutmut ## Change core modules at random and print what their tests miss; SAMPLE=60, or ARGS="service.jobs.*"
+	mkdir -p mutants  # before Python starts: it ignores a folder of PYTHONPATH that comes later
 	test -f mutants/mutmut-stats.json || $(MUTMUT) run 'worker.training.early_stopping.*'
 	$(MUTMUT) run $(or $(ARGS),$$(grep -rohE '[a-z_.]+\.x[^"]+__mutmut_[0-9]+' mutants --include='*.meta' | sed 's/\\u01c1/ǁ/g' \
 		| sort -u | awk 'BEGIN {srand($(SEED))} {print rand() "\t" $$0}' | sort | head -n $(SAMPLE) | cut -f 2))

@@ -194,7 +194,7 @@ def _is_prepared_again(session: Session, row: JobRow, failure: Failure, policy: 
 
 def _prepared_again(row: JobRow, failure: Failure, now: datetime) -> _Step:
     """The results that it has stay: it is prepared the same, or else fails (data_changed)."""
-    told = _while_retrying(row, failure, 0)
+    told = _while_retrying(row, failure)
     data = {"failure": _as_json(told, row), "retry": True, "next_stage": Stage.PREPARE}
     values = jobs.waiting_for(Stage.PREPARE, JobSpec.accepted(row.spec), now)
     if row.follow_up is not None:
@@ -239,7 +239,7 @@ def _after_crash(
     crashes = row.crash_count + 1
     event = "lease_expired" if outcome == "lost" else "attempt_failed"
     if crashes < policy.crash_limit:
-        told = _while_retrying(row, failure, 0)
+        told = _while_retrying(row, failure)
         data = {"failure": _as_json(told, row), "retry": True}
         return _Step(_waiting(row), event, data, {**_again(now, 0), "crash_count": crashes}, told)
     limit = _as_json(next_steps.crash_limit(failure, crashes, row.stage), row)
@@ -248,7 +248,7 @@ def _after_crash(
     return _Step(JobState.FAILED, event, {"failure": limit, "retry": False}, values, told)
 
 
-def _while_retrying(row: JobRow, failure: Failure, wait: float) -> Failure:
+def _while_retrying(row: JobRow, failure: Failure, wait: float = 0) -> Failure:
     if _waiting(row) is JobState.PAUSED:
         return next_steps.paused(failure)
     return next_steps.retrying(failure, wait)

@@ -122,6 +122,7 @@ class TestProblems:
         with running(settings) as base:
             answer = httpx.get(f"{base}/v1/jobs", headers={"Authorization": "Bearer ft-any"})
             assert (answer.status_code, answer.json()["code"]) == (503, "database_unavailable")
+            assert answer.json()["detail"] == "Try again in a moment."
             assert httpx.get(f"{base}/health/live").status_code == 200
             ready = httpx.get(f"{base}/health/ready")
         assert ready.status_code == 503
@@ -135,7 +136,9 @@ class TestProblems:
 class TestBodyLimit:
     def test_announced(self, server: Server) -> None:
         body = b" " * (MOST_BODY_BYTES + 1)
-        assert code(server.client.post("/v1/jobs", content=body)) == (413, "body_too_large")
+        answer = server.client.post("/v1/jobs", content=body)
+        assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
+        assert answer.json()["detail"] == "A body may have at most 1048576 bytes."
 
     def test_one_of_just_the_limit_is_read(self, server: Server) -> None:
         body = json.dumps(SPEC).encode().ljust(MOST_BODY_BYTES)
@@ -155,6 +158,7 @@ class TestRequestId:
     def test_is_taken_over(self, client: httpx.Client) -> None:
         answer = client.get("/health/live", headers={"X-Request-Id": "mine-1"})
         assert answer.headers["x-request-id"] == "mine-1"
+        assert 0 <= int(answer.headers["openai-processing-ms"]) < 10_000
 
     def test_is_made_when_it_could_forge_a_log_line(self, client: httpx.Client) -> None:
         answer = client.get("/health/live", headers={"X-Request-Id": "a b"})
@@ -172,6 +176,7 @@ class TestCatchAll:
         answer = server.client.get("/v1/workers")
         assert (answer.status_code, answer.json()["code"]) == (500, "internal")
         assert "secret" not in answer.text
+        assert answer.json()["detail"] == "Report it together with the request id."
         assert "request.failed" in caplog.text
 
 
@@ -214,6 +219,10 @@ class TestMetrics:
         for state in ("queued", "running"):
             assert f'finetune_previews{{state="{state}"}} 1.0' in text
         route = 'method="GET",route="/v1/jobs/{job_id}",status="404"'
+        assert f"finetune_http_requests_total{{{route}}} 1.0" in text
+        server.client.get("/no/such/route")
+        text = server.client.get("/metrics").text
+        route = 'method="GET",route="unmatched",status="404"'
         assert f"finetune_http_requests_total{{{route}}} 1.0" in text
 
     def test_jobs_and_gpus_by_project(self, server: Server) -> None:

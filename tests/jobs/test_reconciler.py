@@ -51,6 +51,14 @@ def of_job(job_id: str, priority: int) -> Message:
     return Message(MessageKind.JOB, job_id, "cpu", priority)
 
 
+def refused(reconciler: Reconciler, recorder: Recorder, what: str) -> None:
+    """The broker does not accept the message, which then waits."""
+    recorder.unreachable = True
+    with pytest.raises(BrokerUnreachableError, match=f"^1 messages wait, of {what}$"):
+        reconciler.step()
+    recorder.unreachable = False
+
+
 @pytest.fixture
 def recorder() -> Recorder:
     return Recorder()
@@ -111,9 +119,34 @@ class TestStep:
         for _ in range(3):
             make_job(database)
         recorder.unreachable = True
-        with pytest.raises(BrokerUnreachableError, match="3"):
+        with pytest.raises(BrokerUnreachableError, match=r"^3 messages wait, of jobs$"):
             reconciler.step()
         assert recorder.asked == 1
+
+    def test_so_many_at_once(
+        self,
+        database: Database,
+        reconciler: Reconciler,
+        recorder: Recorder,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr("service.jobs.reconciler.BATCH", 2)
+        lost = [make_job(database) for _ in range(3)]
+        for job_id in lost:
+            claim_job(database, job_id, lease_seconds=-1)
+        reconciler.step()
+        assert sorted(get(database, job_id).state for job_id in lost) == [
+            "queued",
+            "queued",
+            "running",
+        ]
+        assert len(recorder.sent) == 2
+        reconciler.step()
+        assert sorted(message.id for message in recorder.sent) == sorted(lost)
+        for job_id in lost:
+            put(database, job_id, state="failed", ended_at=db_now(), tracking_retry_at=db_now(-1))
+        reconciler.step()
+        assert len(recorder.sent) == 5
 
     def test_only_a_lost_worker_is_reported(
         self, database: Database, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch
@@ -147,6 +180,7 @@ class TestStep:
         job_id = make_job(database)
         ended = {"state": "failed", "ended_at": db_now(), "tracking_retry_at": db_now(-1)}
         put(database, job_id, **ended)
+        refused(reconciler, recorder, "ended jobs")
         reconciler.step()
         reconciler.step()
         assert recorder.sent == [of_job(job_id, 9)]
@@ -159,6 +193,7 @@ class TestStep:
     ) -> None:
         spec = SearchSpec.model_validate(search_spec())
         search_id = commands.submit(database, DEFAULT_PROJECT, spec).search_id
+        refused(reconciler, recorder, "searches")
         reconciler.step()
         reconciler.step()
         assert recorder.sent == [Message(MessageKind.SEARCH, search_id, "cpu", 9)]
@@ -178,6 +213,7 @@ class TestStep:
             mlflow_removals.schedule(session, "a1", is_final=True)
             mlflow_removals.schedule(session, "b2", is_final=False)  # may still be sent files
             mlflow_removals.schedule(session, None, is_final=True)
+        refused(reconciler, recorder, "removals from MLflow")
         reconciler.step()
         reconciler.step()
         assert recorder.sent == [Message(MessageKind.MLFLOW_REMOVAL, "a1", "cpu", 9)]

@@ -105,7 +105,9 @@ class TestWorkspaces:
                         pruned_at=db_now() if pruned else None,
                     )
                 )
-        retention_of(database, home, retention_workspace_days=7).step()
+        with capture_logs() as logs:
+            retention_of(database, home, retention_workspace_days=7).step()
+        assert [(entry["what"], entry["ids"]) for entry in logs] == [("workspace", [old])]
         assert not attempt_of(home, old).exists()
         assert (home / "jobs" / old / "job.log").read_text() == "why"
         assert attempt_of(home, young).is_dir()

@@ -48,15 +48,24 @@ class TestPrepared:
         return job_id
 
     @pytest.mark.parametrize(
-        "folder", [prepared_data.FOLDER, prepared_data.COMPILED, prepared_data.REFERENCE]
+        ("folder", "what"),
+        [
+            (prepared_data.FOLDER, "prepared data"),
+            (prepared_data.COMPILED, "compiled code"),
+            (prepared_data.REFERENCE, "reference values"),
+        ],
     )
-    def test_of_all_projects_together(self, database: Database, home: Path, folder: str) -> None:
+    def test_of_all_projects_together(
+        self, database: Database, home: Path, folder: str, what: str
+    ) -> None:
         cache = home / "cache"
         roots = [project_cache.of(cache, project) / folder for project in ("default", "a", "b")]
         for number, root in enumerate(roots):
             self.entry(root, f"old{number}", days=31)
             self.entry(root, f"young{number}", days=29 - number)
-        retention_of(database, home).step()
+        with capture_logs() as logs:
+            retention_of(database, home).step()
+        assert [(entry["what"], entry["count"]) for entry in logs] == [(what, 3)]
         assert [self.left(root) for root in roots] == [{"young0"}, {"young1"}, {"young2"}]
         retention_of(database, home, retention_prepared_bytes=20).step()
         assert [self.left(root) for root in roots] == [set(), {"young1"}, {"young2"}]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select, update
+from structlog.testing import capture_logs
 
 from service.errors import UploadInUseError
 from service.jobs.commands import pause
@@ -55,9 +56,10 @@ class TestUploads:
         unused, used, young = (self.add(database, home, days=days) for days in (9, 9, 7))
         job_id = submit(database, unreachable, make_spec(**self.names(used))).job_id
         put(database, job_id, state="failed", ended_at=db_now())
-        retention_of(database, home, retention_upload_days=8).step()
+        with capture_logs() as logs:
+            retention_of(database, home, retention_upload_days=8).step()
         assert self.left(database, home) == {used, young}
-        assert unused not in self.left(database, home)
+        assert [(entry["what"], entry["ids"]) for entry in logs] == [("upload", [unused])]
 
     def test_a_file_without_a_row(self, database: Database, home: Path) -> None:
         """The API was killed after it named the file and before it wrote the row."""
@@ -101,9 +103,10 @@ class TestUploads:
         with database.write() as session:
             expired = update(FileRow).where(FileRow.id.in_([needed, unused]))
             session.execute(expired.values(expires_at=db_now(-1)))
-        retention_of(database, home).step()
+        with capture_logs() as logs:
+            retention_of(database, home).step()
         assert self.left(database, home) == {needed, lasting}
-        assert unused not in self.left(database, home)
+        assert [(entry["what"], entry["ids"]) for entry in logs] == [("expired file", [unused])]
         with database.read() as session:
             assert files.existing(session, EVERYTHING, [needed, lasting]) == {lasting}
         put(database, job_id, state="succeeded", ended_at=db_now())

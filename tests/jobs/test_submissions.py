@@ -2,10 +2,12 @@
 
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import Context
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 from sqlalchemy import event, func, select, text
 from sqlalchemy.exc import OperationalError
 
+from service.contract.events import Notice
 from service.contract.routing import Message, MessageKind
 from service.contract.spec import JobSpec
 from service.errors import (
@@ -21,21 +24,22 @@ from service.errors import (
     DomainError,
     IdempotencyInFlightError,
     IdempotencyKeyReusedError,
+    PriorityQuotaError,
     UploadInUseError,
 )
 from service.jobs import commands
 from service.jobs.dispatch import Dispatcher
 from service.jobs.submissions import GroupCommit, Submissions, Submitted
 from service.settings import Settings
-from service.store import files, idempotency, jobs, queries
+from service.store import audit, files, idempotency, jobs, queries
 from service.store.database import Database
 from service.store.models import JobLabelRow, JobRow
 from service.store.owner_models import DEFAULT_PROJECT
 from service.store.scope import EVERYTHING
 from tests.support.databases import on_postgres
 from tests.support.factories import make_spec, submit
-from tests.support.job_rows import get, put
-from tests.support.projects import limit
+from tests.support.job_rows import get, history_of, put
+from tests.support.projects import limit, make_project
 from tests.support.services import wait_until
 from tests.support.statements import sent
 
@@ -102,6 +106,38 @@ class TestSubmit:
         # The one in hand and a backlog of 64; all are in the table, and due soon.
         assert sent in (made[:64], made[:65])
 
+    @pytest.mark.parametrize("known_by", ["nothing", "key", "attempt"])
+    def test_its_history_and_the_audit_log_say_where_it_comes_from(
+        self, database: Database, unreachable: Dispatcher, known_by: str
+    ) -> None:
+        """One entry, however the job is made."""
+        project = make_project(database, "other")
+        database.before_commit = audit.record
+        submissions = Submissions(database, unreachable)
+        given: dict[str, Any] = {
+            "nothing": {},
+            "key": {"idempotency_key": "k"},
+            "attempt": {"attempt": submissions.attempt("a", 0, time.monotonic())},
+        }[known_by]
+        notice = Notice(message="It is a clone.", data={"of": "job-1"})
+
+        def make() -> Submitted:
+            audit.begin(audit.Entry("clone_job", key_id="key-1"))
+            return submissions.submit(
+                make_spec(), project, cloned_from="job-1", notices=[notice], **given
+            )
+
+        job_id = Context().run(make).job_id
+        row = get(database, job_id)
+        assert (row.cloned_from, row.project_id) == ("job-1", project)
+        said = [(event.type, event.data) for event in history_of(database, job_id)[1:]]
+        assert said == [("notice", {"message": "It is a clone.", "data": {"of": "job-1"}})]
+        with database.read() as session:
+            entries, _ = audit.page(session, EVERYTHING, audit.Wanted(), after=None, limit=9)
+        assert [(entry.action, entry.target, entry.project_id) for entry in entries] == [
+            ("clone_job", job_id, project)
+        ]
+
 
 class TestIdempotency:
     def test_same_key_and_request_is_the_same_job(
@@ -130,6 +166,18 @@ class TestIdempotency:
         with pytest.raises(IdempotencyKeyReusedError):
             submit(database, unreachable, make_spec(), idempotency_key="k", request_sha256="b")
         assert count(database) == 1
+
+    def test_the_job_is_found_before_the_body_is_read(
+        self, database: Database, unreachable: Dispatcher
+    ) -> None:
+        submissions = Submissions(database, unreachable)
+        made = submissions.submit(make_spec(), idempotency_key="k", request_sha256="a")
+        other = make_project(database, "other")
+        assert submissions.earlier(DEFAULT_PROJECT, "k", "a") == made.job_id
+        assert submissions.earlier(DEFAULT_PROJECT, "l", "a") is None
+        assert submissions.earlier(other, "k", "a") is None
+        with pytest.raises(IdempotencyKeyReusedError):
+            submissions.earlier(DEFAULT_PROJECT, "k", "b")
 
     def test_other_keys_and_no_key_make_other_jobs(
         self, database: Database, unreachable: Dispatcher
@@ -170,6 +218,51 @@ class TestIdempotency:
             # Another key does not wait.
             assert submit(database, unreachable, make_spec(), idempotency_key="free").created
         database.dispose()
+
+
+class TestAttempts:
+    """Of a call that its client repeats without a key."""
+
+    def test_began_when_the_headers_were_received(
+        self, database: Database, unreachable: Dispatcher
+    ) -> None:
+        submissions = Submissions(database, unreachable)
+        attempt = submissions.attempt("a", 2, time.monotonic() - 100)
+        assert (attempt.request_sha256, attempt.count) == ("a", 2)
+        with database.read() as session:
+            waited = jobs.clock(session) - attempt.began_at
+        assert waited.total_seconds() == pytest.approx(100, abs=5)
+
+    def test_a_later_one_finds_the_job(self, database: Database, unreachable: Dispatcher) -> None:
+        submissions = Submissions(database, unreachable)
+        first, second, foreign = (
+            submissions.attempt(request, count, time.monotonic())
+            for request, count in (("a", 0), ("a", 1), ("b", 1))
+        )
+        made = submissions.submit(make_spec(), attempt=first)
+        assert submissions.job_of_call(DEFAULT_PROJECT, first) is None, "of a call of its own"
+        assert submissions.job_of_call(DEFAULT_PROJECT, foreign) is None
+        assert submissions.job_of_call(make_project(database, "other"), second) is None
+        assert submissions.job_of_call(DEFAULT_PROJECT, second) == made.job_id
+        third = replace(second, count=2)
+        assert submissions.submit(make_spec(), attempt=third) == Submitted(made.job_id)
+        assert count(database) == 1
+
+
+class TestPriorities:
+    def test_a_job_that_names_none_has_the_most_urgent_of_its_project(
+        self, database: Database, unreachable: Dispatcher
+    ) -> None:
+        limit(database, highest_priority=7)
+        other = make_project(database, "other")
+        usual = submit(database, unreachable, make_spec())
+        low = submit(database, unreachable, make_spec(priority=8))
+        theirs = submit(database, unreachable, make_spec(), project_id=other)
+        made = [one.job and one.job.priority for one in (usual, low, theirs)]
+        assert made == [7, 8, 5]
+        assert [one.place and one.place.position for one in (usual, low)] == [1, 2]
+        with pytest.raises(PriorityQuotaError):
+            submit(database, unreachable, make_spec(priority=6))
 
 
 class TestUploads:

@@ -3,14 +3,16 @@ import threading
 import pytest
 
 from service.contract.spec import SPEC_VERSION
-from service.contract.states import JobState
-from service.store import claims
+from service.contract.states import JobState, Stage
+from service.store import claims, jobs
 from service.store.claims import Claim
 from service.store.database import Database, db_now
 from service.store.models import AttemptRow, JobRow
+from service.store.scope import Scope
 from tests.support.databases import on_postgres, waits_for_a_lock
-from tests.support.factories import claim_job, make_job
+from tests.support.factories import claim_job, make_job, make_spec
 from tests.support.job_rows import get, history_of, put
+from tests.support.projects import limit, make_job_of
 from tests.support.services import wait_until
 
 
@@ -40,6 +42,28 @@ class TestClaim:
         assert (attempt.stage, attempt.number, attempt.outcome) == ("prepare", 1, None)
         last = history_of(database, job_id)[-1]
         assert (last.type, last.epoch, last.data["worker"]) == ("stage_started", 1, "worker-1")
+
+    def test_the_winner_knows_what_the_job_has_done(self, database: Database) -> None:
+        job_id = make_job(database, name="known")
+        done = {"results": {"prepare": {"rows": 3}}, "follow_up": {"action": "evaluate"}}
+        put(database, job_id, used_seconds=7.5, created_at=db_now(-60), **done)
+        claimed = claim_job(database, job_id)
+        row = get(database, job_id)
+        assert claimed == Claim(
+            job_id=job_id,
+            project_id="default",
+            epoch=1,
+            worker_id="worker-1",
+            stage=Stage.PREPARE,
+            attempt=1,
+            spec=make_spec(name="known"),
+            used_seconds=7.5,
+            stage_used_seconds=0,
+            started_at=row.updated_at,
+            created_at=row.created_at,
+            **done,
+        )
+        assert claimed.scope == Scope("default")
 
     def test_many_at_once_make_one_winner(self, database: Database) -> None:
         job_ids = [make_job(database) for _ in range(3)]
@@ -75,17 +99,18 @@ class TestClaim:
         assert try_claim(database, job_id) is None
         assert get(database, job_id).epoch == 0
 
+    @pytest.mark.parametrize(("attempts", "used"), [(0, 0), (1, 20), (2, 30)])
     def test_the_stages_time_is_that_of_its_attempts_since_it_was_last_started_anew(
-        self, database: Database
+        self, database: Database, attempts: int, used: float
     ) -> None:
-        """A manual retry counts attempts from one again; other stages have their own time."""
-        job_id = make_job(database)
-        spent = {1: ("prepare", 1000), 2: ("train", 300), 3: ("prepare", 10), 4: ("prepare", 20)}
+        """A manual retry counts from one again; other stages and jobs have their own time."""
+        job_id, other = make_job(database), make_job(database)
+        spent = {1: ("prepare", 1000), 2: ("prepare", 10), 3: ("train", 300), 4: ("prepare", 20)}
         with database.write() as session:
-            for epoch, (stage, seconds) in spent.items():
+            for epoch, (stage, seconds) in {**spent, 9: ("prepare", 50)}.items():
                 session.add(
                     AttemptRow(
-                        job_id=job_id,
+                        job_id=job_id if epoch in spent else other,
                         epoch=epoch,
                         stage=stage,
                         number=1,
@@ -94,11 +119,11 @@ class TestClaim:
                         ended_at=db_now(),
                     )
                 )
-        put(database, job_id, epoch=4, stage_attempt=2)
+        put(database, job_id, epoch=4, stage_attempt=attempts)
         claimed = try_claim(database, job_id)
         assert claimed is not None
-        assert (claimed.epoch, claimed.attempt) == (5, 3)
-        assert claimed.stage_used_seconds == pytest.approx(30, abs=1)
+        assert (claimed.epoch, claimed.attempt) == (5, attempts + 1)
+        assert claimed.stage_used_seconds == pytest.approx(used, abs=1)
 
     def test_unknown_job(self, database: Database) -> None:
         assert try_claim(database, "job-unknown") is None
@@ -139,6 +164,21 @@ class TestClaim:
             (waiting["gpu"][1], "gpu", 1),
         ]
         assert all(0 <= job.waited_seconds < 60 for job in found)
+
+    def test_those_queued_at_the_same_time_are_ordered_by_id(self, database: Database) -> None:
+        with database.read() as session:
+            same = jobs.clock(session)
+        job_ids = [make_job_of(database, "default", gpus=1) for _ in range(9)]
+        for job_id in job_ids:
+            put(database, job_id, queued_at=same)
+        limit(database, max_gpus=1)
+        with database.read() as session:
+            assert claims.first_of_projects(session, "gpu", 1) == [min(job_ids)]
+            assert claims.first_of_project(session, "default") == min(job_ids)
+        put(database, max(job_ids), queued_at=db_now(-90))
+        with database.read() as session:
+            assert claims.first_of_projects(session, "gpu", 1) == [max(job_ids)]
+            assert claims.first_of_project(session, "default") == max(job_ids)
 
     def test_a_claim_that_was_rolled_back_is_not_committed(self, database: Database) -> None:
         """Another process of the worker claims with the same epoch: that is another claim."""

@@ -1,11 +1,12 @@
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from service.contract.failures import Failure, FailureCode
+from service.contract.failures import RULES, Failure, FailureCode
 from service.contract.states import JobState
-from service.store import endings, user_actions
+from service.store import endings, jobs, user_actions
 from service.store.claims import Claim
 from service.store.database import Database, db_now
 from service.store.endings import Ending
@@ -15,7 +16,8 @@ from tests.support.job_rows import TRAINED, get, history_of, put, snapshot
 from tests.support.statements import sent
 
 NETWORK = Failure.of(FailureCode.NETWORK, "The network is down.")
-BAD_ROW = Failure.of(FailureCode.UNREADABLE_ROW, "Row 7 has no answer.", row=7)
+MISSING = Failure.of(FailureCode.FILES_MISSING, "The prepared data are not there.")
+BAD_ROW = Failure.of(FailureCode.UNREADABLE_ROW, "Row 7 has no answer.", row=7, file=Path("a.csv"))
 
 
 def end(database: Database, claimed: Claim, ending: Ending) -> JobState | None:
@@ -32,6 +34,13 @@ def expire(database: Database, job_id: str) -> JobState | None:
     put(database, job_id, lease_until=db_now(-1))
     with database.write() as session:
         return endings.expire(session, job_id, POLICY)
+
+
+def grace_of(row: JobRow) -> float:
+    """Seconds between the end of the job and the first message to complete its run."""
+    assert row.ended_at is not None
+    assert row.tracking_retry_at is not None
+    return (row.tracking_retry_at - row.ended_at).total_seconds()
 
 
 class TestFinished:
@@ -67,6 +76,7 @@ class TestFinished:
 
     def test_all_stages_to_success(self, database: Database) -> None:
         job_id = make_job(database)
+        put(database, job_id, follow_up={"action": "evaluate"})
         for number, stage in enumerate(["prepare", "train", "publish"], start=1):
             claimed = claim_job(database, job_id)
             assert (claimed.stage, claimed.epoch, claimed.attempt) == (stage, number, 1)
@@ -77,8 +87,8 @@ class TestFinished:
         assert (row.state, row.stage) == ("succeeded", "publish")
         assert row.progress == {"step": 2, "of": 9}, "how far the training came stays"
         assert row.results == {s: {"of": s} for s in ("prepare", "train", "publish")}
-        assert row.ended_at is not None
-        assert row.tracking_retry_at is not None
+        assert row.follow_up is None
+        assert grace_of(row) == pytest.approx(jobs.TRACKING_GRACE_SECONDS, abs=1)
         assert [e.seq for e in history_of(database, job_id)] == list(range(1, 8))
 
     def test_a_result_may_hold_nan(self, database: Database) -> None:
@@ -93,7 +103,9 @@ class TestFinished:
         with database.write() as session:
             session.get_one(AttemptRow, (job_id, 1)).started_at = db_now(-50)
         end(database, claimed, Ending.finished({}))
-        assert get(database, job_id).used_seconds == pytest.approx(150, abs=1)
+        used = get(database, job_id).used_seconds
+        assert used == pytest.approx(150, abs=1)
+        assert history_of(database, job_id)[-1].data["seconds"] == round(used - 100, 3)
 
     def test_usage_is_written_before_shares_whether_the_job_ends_or_not(
         self, database: Database
@@ -155,13 +167,19 @@ class TestFailed:
         assert said.startswith("Retrying in 10 min.")
 
     @pytest.mark.parametrize(
-        ("trained", "kept"), [(TRAINED, " The model is kept."), ({"output_dir": None}, "")]
+        ("stage", "results", "kept"),
+        [
+            ("publish", {"train": TRAINED}, " The model is kept."),
+            ("publish", {"train": {"output_dir": None}}, ""),
+            ("publish", {}, ""),
+            ("train", {"train": TRAINED}, ""),
+        ],
     )
     def test_a_push_that_fails_keeps_the_model(
-        self, database: Database, trained: dict[str, Any], kept: str
+        self, database: Database, stage: str, results: dict[str, Any], kept: str
     ) -> None:
         job_id = make_job(database, max_retries=0)
-        put(database, job_id, stage="publish", results={"prepare": {}, "train": trained})
+        put(database, job_id, stage=stage, results=results)
         assert end(database, claim_job(database, job_id), Ending.failed(NETWORK)) is JobState.FAILED
         assert (get(database, job_id).failure or {})["action"] == (
             f"Fix the network, then `finetune retry {job_id}`.{kept}"
@@ -176,10 +194,91 @@ class TestFailed:
             "code": "unreadable_row",
             "message": "Row 7 has no answer.",
             "action": BAD_ROW.action,
-            "details": {"row": 7},
+            "details": {"row": 7, "file": "a.csv"},
         }
         assert row.ended_at is not None
         assert attempt(database, claimed).failure == row.failure
+
+
+class TestPreparedAgain:
+    def missing(self, database: Database, job_id: str, stage: str) -> JobState | None:
+        put(database, job_id, stage=stage, progress={"step": 2, "of": 9})
+        return end(database, claim_job(database, job_id), Ending.failed(MISSING))
+
+    def test_unless_the_attempts_at_the_stage_end_so_again_and_again(
+        self, database: Database
+    ) -> None:
+        """Three in a row; those of other jobs and stages do not count."""
+        other, job_id = make_job(database), make_job(database)
+        for job, stage in ((job_id, "prepare"), (other, "train")) * 2:
+            assert self.missing(database, job, stage) is JobState.QUEUED
+        states = [self.missing(database, job_id, "train") for _ in range(2)]
+        put(database, job_id, stage="train")
+        end(database, claim_job(database, job_id), Ending.released())
+        states += [self.missing(database, job_id, "train") for _ in range(3)]
+        assert states == ["queued"] * 4 + ["failed"]
+        assert (get(database, job_id).failure or {})["action"] == (
+            "Make sure that all workers use the same FINETUNE_HOME and that nothing else removes "
+            f"files below it, then `finetune retry {job_id}`."
+        )
+
+    def test_it_waits_for_prepare(self, database: Database) -> None:
+        job_id = make_job(database)
+        put(database, job_id, queue="gpu", results={"prepare": {"rows": 3}}, stage_attempt=4)
+        self.missing(database, job_id, "train")
+        row = get(database, job_id)
+        assert (row.stage, row.queue, row.stage_attempt) == ("prepare", "cpu", 0)
+        assert (row.progress, row.results) == (None, {"prepare": {"rows": 3}})
+        last = history_of(database, job_id)[-1]
+        assert (last.type, last.data["retry"], last.data["next_stage"]) == (
+            "attempt_failed",
+            True,
+            "prepare",
+        )
+        assert last.data["failure"]["code"] == "files_missing"
+        assert last.data["failure"]["action"] == "No action needed: `prepare` makes them again."
+
+    def test_what_follows_a_training_keeps_how_far_that_came(self, database: Database) -> None:
+        job_id = make_job(database)
+        put(database, job_id, follow_up={"action": "evaluate"})
+        self.missing(database, job_id, "train")
+        assert get(database, job_id).progress == {"step": 2, "of": 9}
+
+
+class TestLack:
+    @pytest.mark.parametrize(("details", "longest"), [({"bytes_needed": 9}, 60), ({}, 600)])
+    def test_waits_longer_each_time_and_counts_nothing(
+        self, database: Database, details: dict[str, Any], longest: int
+    ) -> None:
+        job_id = make_job(database, max_retries=0)
+        full = Failure.of(FailureCode.DISK_FULL, "The disk is full.", **details)
+        waits = []
+        for earlier_attempts in (0, 1, 2, 5000):
+            put(database, job_id, stage_attempt=earlier_attempts, not_before=db_now())
+            claimed = claim_job(database, job_id)
+            assert end(database, claimed, Ending.failed(full)) is JobState.QUEUED
+            row = get(database, job_id)
+            waits.append(round((row.not_before - row.updated_at).total_seconds()))
+        assert waits == [5, 10, 20, longest]
+        assert (row.retry_count, row.crash_count, row.failure) == (0, 0, None)
+        ended = attempt(database, claimed)
+        last = history_of(database, job_id)[-1]
+        assert (ended.outcome, last.type, last.data["wait_seconds"]) == (
+            "released",
+            "released",
+            longest,
+        )
+        assert ended.failure == last.data["failure"]
+        assert last.data["failure"]["code"] == "disk_full"
+        assert last.data["failure"]["action"] == RULES[FailureCode.DISK_FULL].while_retrying
+
+    def test_of_a_pausing_job(self, database: Database) -> None:
+        job_id = make_job(database)
+        claimed = claim_job(database, job_id)
+        put(database, job_id, state=JobState.PAUSING)
+        full = Failure.of(FailureCode.DISK_FULL, "The disk is full.")
+        assert end(database, claimed, Ending.failed(full)) is JobState.PAUSED
+        assert (attempt(database, claimed).failure or {})["action"].startswith("Paused on request")
 
 
 class TestReleased:
@@ -190,6 +289,7 @@ class TestReleased:
         row = get(database, job_id)
         assert (row.stage, row.crash_count, row.retry_count) == ("prepare", 0, 0)
         assert attempt(database, claimed).outcome == "released"
+        assert history_of(database, job_id)[-1].type == "released"
         assert claim_job(database, job_id).epoch == 2
 
 
@@ -300,7 +400,16 @@ class TestExpire:
         )
         lost = attempt(database, last).failure or {}
         assert (lost["code"], lost["action"]) == ("worker_lost", row.failure["action"])
-        assert row.ended_at is not None
+        assert row.crash_count == 3
+        assert grace_of(row) == pytest.approx(0, abs=1)
+
+    def test_the_last_loss_of_a_push_keeps_the_model(self, database: Database) -> None:
+        job_id = make_job(database)
+        put(database, job_id, stage="publish", results={"train": TRAINED}, crash_count=2)
+        last = claim_job(database, job_id)
+        assert expire(database, job_id) is JobState.FAILED
+        action: str = (attempt(database, last).failure or {})["action"]
+        assert action.endswith(" The model is kept.")
 
     def test_crashes_of_the_stage_count_with_lost_workers_and_not_as_retries(
         self, database: Database
@@ -319,6 +428,8 @@ class TestExpire:
         assert row.retry_count == 0
         crashes = [event.data for event in history_of(database, job_id) if "retry" in event.data]
         assert [crash["retry"] for crash in crashes] == [True, True, False]
+        types = [event.type for event in history_of(database, job_id) if "retry" in event.data]
+        assert types == ["attempt_failed", "lease_expired", "attempt_failed"]
         assert crashes[-1]["failure"] == row.failure
 
     @pytest.mark.parametrize(
@@ -355,3 +466,13 @@ class TestExpire:
         with database.write() as session:
             endings.expire(session, job_id, POLICY)
         assert get(database, job_id).used_seconds == pytest.approx(60, abs=1)
+
+    def test_a_lease_that_ended_before_the_start_took_no_time(self, database: Database) -> None:
+        job_id = make_job(database)
+        claimed = claim_job(database, job_id, lease_seconds=-30)
+        with database.write() as session:
+            endings.expire(session, job_id, POLICY)
+        assert get(database, job_id).used_seconds == 0
+        ended = attempt(database, claimed).ended_at
+        assert ended is not None
+        assert ended < claimed.started_at

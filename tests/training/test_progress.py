@@ -51,6 +51,33 @@ class TestEarlyStopping:
         assert progress.evaluations_without_gain == without_gain
         assert early_stopping.reached(spec, progress) is (without_gain == 4)
 
+    @pytest.mark.parametrize(
+        ("best", "count", "value", "is_first"),
+        [
+            (None, 1, math.nan, True),
+            (None, 1, 0.5, False),
+            (None, 2, math.nan, False),
+            (0.5, 1, math.nan, False),
+        ],
+    )
+    def test_the_first_evaluation_has_no_number(
+        self, best: float | None, count: int, value: float, is_first: bool
+    ) -> None:
+        progress = TrainingProgress(best_metric=best, evaluations_without_gain=count)
+        assert early_stopping.is_first_without_number(progress, value) is is_first
+
+    @pytest.mark.parametrize(
+        ("best", "reason"),
+        [
+            (0.5, "`f1` has not improved in 2 evaluations"),
+            (None, "`f1` was not a number in any of 2 evaluations"),
+        ],
+    )
+    def test_says_why_it_stopped(self, best: float | None, reason: str) -> None:
+        progress = TrainingProgress(step=6, best_metric=best, evaluations_without_gain=2)
+        said = early_stopping.described("f1", progress)
+        assert said == f"Stopped early at step 6: {reason}"
+
 
 class TestLossTally:
     def test_the_first_bad_step_is_kept(self) -> None:

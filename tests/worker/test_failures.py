@@ -20,7 +20,7 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]
 )
 from torch.distributed import DistBackendError
 
-from service.contract.failures import FailureCode
+from service.contract.failures import Failure, FailureCode
 from worker import failures
 from worker.stages import rank_env
 
@@ -299,6 +299,57 @@ class TestNetwork:
         assert code(BrokenPipeError("pipe")) is FailureCode.INTERNAL
 
 
+def named(name: str, module: str = "elsewhere", text: str = "") -> Exception:
+    """An error of a library that is not installed here, or that cannot be provoked."""
+    error: Exception = type(name, (Exception,), {"__module__": module})(text)
+    return error
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        ("error", "expected"),
+        [
+            (named("TransportError", "httpx"), FailureCode.NETWORK),
+            (named("TimeoutException", "httpx"), FailureCode.NETWORK),
+            (named("NetworkError", "httpcore"), FailureCode.NETWORK),
+            (named("ConnectionError", "requests.exceptions"), FailureCode.NETWORK),
+            (named("Timeout", "requests.exceptions"), FailureCode.NETWORK),
+            (named("HTTPError", "urllib3.exceptions"), FailureCode.NETWORK),
+            (named("ClientError", "aiohttp.client_exceptions"), FailureCode.NETWORK),
+            (named("LocalEntryNotFoundError"), FailureCode.NETWORK),
+            (named("OfflineModeIsEnabled"), FailureCode.NETWORK),
+            (named("gaierror"), FailureCode.NETWORK),
+            (named("HTTPError"), FailureCode.INTERNAL),
+            (named("Unknown", "httpx"), FailureCode.INTERNAL),
+            (named("GatedRepoError"), FailureCode.HUB_FORBIDDEN),
+            (named("DisabledRepoError"), FailureCode.HUB_FORBIDDEN),
+            (named("HfHubHTTPError"), FailureCode.HUB_UNAVAILABLE),
+            (named("LocalTokenNotFoundError"), FailureCode.HUB_UNAUTHORIZED),
+            (named("HFValidationError"), FailureCode.HUB_REJECTED),
+            (named("EntryNotFoundError"), FailureCode.HUB_REJECTED),
+            (named("RevisionNotFoundError"), FailureCode.HUB_REJECTED),
+            (named("MemoryError"), FailureCode.OUT_OF_MEMORY),
+            (named("OutOfMemoryError"), FailureCode.OUT_OF_MEMORY),
+            (OSError(errno.ENOMEM, "x"), FailureCode.OUT_OF_MEMORY),
+            (named("AcceleratorError"), FailureCode.DEVICE_ERROR),
+            (OSError(errno.EFBIG, "x"), FailureCode.DISK_LIMIT),
+            (BlockingIOError(errno.EAGAIN, "x"), FailureCode.PROCESS_LIMIT),
+            (RuntimeError("can't start new thread"), FailureCode.PROCESS_LIMIT),
+            (OSError(errno.EMFILE, "x"), FailureCode.INSUFFICIENT_RESOURCES),
+            (OSError(errno.ENFILE, "x"), FailureCode.INSUFFICIENT_RESOURCES),
+            (RuntimeError("Too many open files"), FailureCode.INSUFFICIENT_RESOURCES),
+            (ValueError("Too many open files"), FailureCode.INTERNAL),
+        ],
+        ids=lambda value: getattr(value, "value", type(value).__name__),
+    )
+    def test_the_code(self, error: Exception, expected: FailureCode) -> None:
+        assert code(error) is code(raised(error)) is expected
+
+    def test_a_panic(self) -> None:
+        assert failures.is_panic(named("PanicException", "pyo3_runtime"))
+        assert not failures.is_panic(named("Exception"))
+
+
 class TestMessage:
     def test_holds_type_and_first_line(self) -> None:
         failure = failures.from_exception(KeyError("what\nTraceback: secret"))
@@ -314,28 +365,72 @@ class TestMessage:
         assert len(failures.describe(RuntimeError("x" * 10_000))) < 600
 
 
+class TestSmall:
+    def test_fits_the_pipe(self) -> None:
+        long = Failure.of(
+            FailureCode.INTERNAL, f"{TOKEN} " + "m" * 4_000, action="a" * 4_001, rows="r" * 63_988
+        )
+        small = failures.small(long)
+        assert (small.message, small.action) == ("*** " + "m" * 3_996, "a" * 4_000)
+        assert (small.code, small.details) == (FailureCode.INTERNAL, long.details)
+        larger = long.model_copy(update={"details": {"rows": "r" * 63_989}})
+        assert failures.small(larger).details == {}
+
+
+def test_an_invalid_option() -> None:
+    failure = failures.invalid_option("training.fp16", "needs a GPU", given=True).failure
+    assert (failure.code, failure.message, failure.details) == (
+        FailureCode.INVALID_OPTION,
+        "`training.fp16` needs a GPU",
+        {"option": "training.fp16", "given": True},
+    )
+
+
+STOPPED = "The stage was stopped from outside ({})"
+CRASHED = "The stage crashed in native code ({})"
+
+
 class TestFromExit:
     @pytest.mark.parametrize(
-        ("number", "expected"),
+        ("number", "expected", "message"),
         [
-            (signal.SIGKILL, FailureCode.WORKER_LOST),
-            (signal.SIGSEGV, FailureCode.DEVICE_ERROR),
-            (signal.SIGBUS, FailureCode.DEVICE_ERROR),
-            (signal.SIGABRT, FailureCode.DEVICE_ERROR),
-            (signal.SIGTERM, FailureCode.WORKER_LOST),
-            (signal.SIGILL, FailureCode.INTERNAL),
+            (signal.SIGKILL, FailureCode.WORKER_LOST, STOPPED),
+            (signal.SIGTERM, FailureCode.WORKER_LOST, STOPPED),
+            (signal.SIGSEGV, FailureCode.DEVICE_ERROR, CRASHED),
+            (signal.SIGBUS, FailureCode.DEVICE_ERROR, CRASHED),
+            (signal.SIGABRT, FailureCode.DEVICE_ERROR, CRASHED),
+            (signal.SIGILL, FailureCode.INTERNAL, "The stage was ended by {}"),
         ],
     )
-    def test_signals_of_a_real_child(self, number: int, expected: FailureCode) -> None:
+    def test_signals_of_a_real_child(
+        self, number: int, expected: FailureCode, message: str
+    ) -> None:
+        name = signal.Signals(number).name
         program = f"import os; os.kill(os.getpid(), {int(number)})"
         child = subprocess.run([sys.executable, "-c", program], check=False)
         failure = failures.from_exit(child.returncode)
         assert failure.code is failures.from_exit(128 + number).code is expected
-        assert failure.details == {"signal": signal.Signals(number).name}
+        assert failure.message == message.format(name)
+        assert failure.details == {"signal": name}
+
+    def test_a_file_larger_than_the_limit(self) -> None:
+        """Python ignores the signal; other programs do not."""
+        failure = failures.from_exit(-signal.SIGXFSZ)
+        assert (failure.code, failure.message) == (
+            FailureCode.DISK_LIMIT,
+            "The stage wrote a file larger than FINETUNE_STAGE_FILE_BYTES allows",
+        )
 
     def test_a_kill_by_the_kernel_for_want_of_memory(self) -> None:
         failure = failures.from_exit(-signal.SIGKILL, oom_killed=True)
-        assert failure.code is FailureCode.OUT_OF_MEMORY
+        assert (failure.code, failure.message, failure.details) == (
+            FailureCode.OUT_OF_MEMORY,
+            "The stage was killed (SIGKILL) when the host ran out of memory",
+            {"signal": "SIGKILL"},
+        )
+        assert failures.from_exit(-signal.SIGTERM, oom_killed=True).message == (
+            STOPPED.format("SIGTERM")
+        )
         assert failures.from_exit(3, oom_killed=True).code is FailureCode.INTERNAL
 
     @pytest.mark.parametrize("status", [1, 3, 127, 128, 255])

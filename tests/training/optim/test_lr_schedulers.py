@@ -109,6 +109,23 @@ class TestBySteps:
             expected = {entry["step"]: entry[metric] for entry in theirs if "loss" in entry}
             assert ours.train_values(metric) == pytest.approx(expected, rel=relative, abs=1e-12)
 
+    @pytest.mark.parametrize("is_tensor", [False, True])
+    def test_after_the_state_of_a_shorter_one_its_own_plan_holds(self, is_tensor: bool) -> None:
+        rate = torch.tensor(1.0) if is_tensor else 1.0
+        groups = [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": lr} for lr in (rate, 0.5)]
+        optimizer = torch.optim.SGD(groups, lr=1.0)
+        spec = TrainingSpec(max_steps=4, learning_rate=1.0, warmup_steps=0)
+        short = lr_schedulers.build(optimizer, Plan.of(spec, 8))
+        optimizer.step()
+        short.after_step()
+        state = short.state_dict()
+        own = lr_schedulers.build(optimizer, Plan.of(spec.model_copy(update={"max_steps": 8}), 8))
+        own.load_state_dict(state)
+        own.follow_plan()
+        first, second = (group["lr"] for group in optimizer.param_groups)
+        assert (float(first), second, own.learning_rate()) == (7 / 8, 7 / 16, 7 / 8)
+        assert (first is rate) is is_tensor, "the optimizer has kept its tensor"
+
     def test_arguments_that_do_not_fit(self) -> None:
         options = {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": None}
         with pytest.raises(StageError, match="lr_scheduler_kwargs") as caught:
