@@ -13,7 +13,7 @@ from service.api.middleware import MOST_BODY_BYTES
 from service.contract.states import JobState
 from service.settings import Settings
 from service.store import claims
-from tests.api.conftest import Server, code, running
+from tests.api.conftest import Server, running
 from tests.api.factories import SPEC
 from tests.api.first_answer import first_answer
 from tests.support.job_rows import put
