@@ -1,11 +1,13 @@
 """A job of any task, through the real prepare and train stages in this process."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from service.contract.spec import JobSpec
 from service.contract.stages import PrepareResult, StageRequest, TrainResult
@@ -109,6 +111,21 @@ def job_of(
         "resources": {"gpus": 0},
     }
     return StagedJob(home, body | sections)
+
+
+def assert_accumulates(
+    make: Callable[..., StagedJob], size: int, part: int, names: Iterable[str], **near: Any
+) -> Recorder:
+    """Accumulated batches of `part` rows train as those of `size` do; what the latter logged."""
+    recorders = []
+    for attempt, rows in enumerate((size, part), start=2):
+        batches = {"per_device_train_batch_size": rows, "gradient_accumulation_steps": size // rows}
+        recorders.append(make(**batches).train(attempt)[1])
+    whole, accumulated = recorders
+    for name in names:
+        assert whole.train_values(name)
+        assert accumulated.train_values(name) == pytest.approx(whole.train_values(name), **near)
+    return whole
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> str:

@@ -1,5 +1,6 @@
 """Reward models, through the real stages."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from service.contract.stages import TrainResult
 from tests.tasks.chat.support import turn
 from tests.tasks.preference import support as preference
 from tests.tasks.preference.support import pair
-from tests.tasks.stages import StagedJob, job_of, write_rows
+from tests.tasks.stages import StagedJob, assert_accumulates, job_of, write_rows
 from worker.tasks.chat import templates
 from worker.tasks.preference.reward import RewardObjective
 
@@ -174,18 +175,8 @@ def test_predictions_score_any_answer(trained: Any, tmp_path: Path) -> None:
 
 
 def test_accumulated_batches_are_the_large_one(tmp_path: Path) -> None:
-    found = []
-    for size in (4, 1):
-        folder = tmp_path / str(size)
-        folder.mkdir()
-        options: dict[str, Any] = {
-            "per_device_train_batch_size": size,
-            "gradient_accumulation_steps": 4 // size,
-        }
-        recorder = reward_job(folder, **options).train()[1]
-        found.append([recorder.train_values(name) for name in ("loss", "margin", "grad_norm")])
-    for one, other in zip(*found, strict=True):
-        assert one == pytest.approx(other, rel=1e-4, abs=1e-6)
+    names = ("loss", "margin", "grad_norm")
+    assert_accumulates(partial(reward_job, tmp_path), 4, 1, names, rel=1e-4, abs=1e-6)
 
 
 def test_a_tokenizer_must_have_a_token_to_pad_with(tmp_path: Path) -> None:

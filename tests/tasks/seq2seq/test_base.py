@@ -16,7 +16,7 @@ from service.contract.failures import FailureCode, StageError
 from service.contract.seq2seq import GenerationSpec, SummarizationSpec
 from service.contract.spec import JobSpec
 from tests.support.models import save_tiny_mbart, save_tiny_t5
-from tests.tasks.stages import StagedJob, job_of, write_rows
+from tests.tasks.stages import StagedJob, assert_accumulates, job_of, write_rows
 from tests.training.support import PLAIN, fails_with, scores
 from worker.tasks.base import load_splits
 from worker.tasks.seq2seq import base
@@ -223,22 +223,12 @@ class TestLoss:
     def test_accumulated_is_the_large_batch(self, make_job: Make, tmp_path: Path) -> None:
         texts = [row["text"] for row in rows("summaries-train.jsonl", 20)]
         model = save_tiny_t5(tmp_path / "model", texts, dropout=0.0)
-        options = {"max_steps": 3, "save_strategy": "no"}
-        large, accumulated = (
-            make_job(
-                {"predict_with_generate": False},
-                {
-                    **options,
-                    "per_device_train_batch_size": size,
-                    "gradient_accumulation_steps": 8 // size,
-                },
-                model=model,
-            )
-            .train()[1]
-            .train_values("loss")
-            for size in (8, 2)
-        )
-        assert accumulated == pytest.approx(large, rel=1e-5)
+
+        def make(**batches: int) -> StagedJob:
+            options = {"max_steps": 3, "save_strategy": "no", **batches}
+            return make_job({"predict_with_generate": False}, options, model=model)
+
+        assert_accumulates(make, 8, 2, ["loss"], rel=1e-5)
 
 
 def _uneven() -> list[dict[str, list[int]]]:
