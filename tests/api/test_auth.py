@@ -107,7 +107,7 @@ class TestKeyUseAtTheEnd:
     async def end_with_locked(
         api_settings: Settings, database: Database, key_id: str, seconds: float
     ) -> tuple[int, bool]:
-        """Lock the database for so long and end the app meanwhile: the connections that it had
+        """Lock the database until the app has ended, or for so long: the connections that it had
         when it closed its database, and whether the use was written by then."""
         app, found = create_app(api_settings), []
         own: Database = app.state.services.database
@@ -127,7 +127,7 @@ class TestKeyUseAtTheEnd:
             session.connection()  # now the lock is held
             app.state.key_use.note(key_id)
             ending = asyncio.create_task(lifespan.__aexit__(None, None, None))
-            await asyncio.sleep(seconds)
+            await asyncio.wait([ending], timeout=seconds)
         await ending
         return found[0]
 
@@ -143,5 +143,5 @@ class TestKeyUseAtTheEnd:
         monkeypatch.setattr(key_use, "_LAST_SECONDS", 0.05)
         with database.write() as session:
             row, _ = keys.create(session, "ci")
-        ended = self.end_with_locked(api_settings, database, row.id, 0.3)
+        ended = self.end_with_locked(api_settings, database, row.id, 10)
         assert asyncio.run(ended) == (1, False)

@@ -114,11 +114,12 @@ class TestSubmit:
         project = make_project(database, "other")
         database.before_commit = audit.record
         submissions = Submissions(database, unreachable)
-        given: dict[str, Any] = {
+        options: dict[str, dict[str, Any]] = {
             "nothing": {},
             "key": {"idempotency_key": "k"},
             "attempt": {"attempt": submissions.attempt("a", 0, time.monotonic())},
-        }[known_by]
+        }
+        given = options[known_by]
         notice = Notice(message="It is a clone.", data={"of": "job-1"})
 
         def make() -> Submitted:

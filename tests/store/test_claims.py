@@ -1,4 +1,5 @@
 import threading
+from typing import Any
 
 import pytest
 
@@ -45,7 +46,10 @@ class TestClaim:
 
     def test_the_winner_knows_what_the_job_has_done(self, database: Database) -> None:
         job_id = make_job(database, name="known")
-        done = {"results": {"prepare": {"rows": 3}}, "follow_up": {"action": "evaluate"}}
+        done: dict[str, Any] = {
+            "results": {"prepare": {"rows": 3}},
+            "follow_up": {"action": "evaluate"},
+        }
         put(database, job_id, used_seconds=7.5, created_at=db_now(-60), **done)
         claimed = claim_job(database, job_id)
         row = get(database, job_id)
