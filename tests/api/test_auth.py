@@ -17,6 +17,7 @@ from service.store import keys
 from service.store.database import Database
 from service.store.models import ApiKeyRow
 from tests.api.conftest import Server, running
+from tests.support.databases import on_sqlite
 from tests.support.services import wait_until
 
 PATHS = ["/v1/jobs", "/v1/files", "/v1/tasks", "/metrics", "/openapi.json", "/nowhere"]
@@ -120,6 +121,7 @@ class TestAuthentication:
         assert 0.1 < line["ms"] < 60_000
 
 
+@on_sqlite  # whose lock is that of the whole database: on Postgres nothing waits here
 class TestKeyUseAtTheEnd:
     """The use of a key is written after its request: also after the last one."""
 
