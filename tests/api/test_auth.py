@@ -101,7 +101,7 @@ class TestAuthentication:
         assert 0.1 < line["ms"] < 60_000
 
 
-@on_sqlite
+@on_sqlite  # whose lock is that of the whole database: on Postgres nothing waits here
 class TestKeyUseAtTheEnd:
     """The use of a key is written after its request: also after the last one."""
 
