@@ -63,6 +63,11 @@ class TestAuthentication:
         for path in ("/health/live", "/health/ready"):
             assert client.get(path).status_code == 200, path
 
+    def test_a_project_that_there_is_not(self, client: httpx.Client, key: str) -> None:
+        for project, status in (("default", 200), ("elsewhere", 404)):
+            headers = {**bearer(key), "FineTune-Project": project}
+            assert client.get("/v1/jobs", headers=headers).status_code == status
+
     def test_wrong_keys_are_refused(self, client: httpx.Client, key: str) -> None:
         wrong = [key[:-1], key + "x", "ft-", key.upper(), "é"]
         for value in wrong:

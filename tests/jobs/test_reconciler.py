@@ -1,5 +1,5 @@
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,15 @@ from service.searches import commands
 from service.settings import Settings
 from service.store import endings, mlflow_removals, search_tracking, searches, workers
 from service.store.database import Database, db_now
-from service.store.models import JobRow, WorkerRow
+from service.store.models import JobRow, PredictionRow, PreviewRow, WorkerRow
 from service.store.owner_models import DEFAULT_PROJECT
 from service.store.scope import EVERYTHING
 from tests.jobs.schema import schema_statements
 from tests.searches.simulated_worker import search_spec
 from tests.support.factories import claim_job, make_job
 from tests.support.job_rows import WORKER, get, put
+from tests.support.predictions import make_prediction
+from tests.support.previews import make_preview
 
 
 class Recorder(Dispatcher):
@@ -224,6 +226,32 @@ class TestStep:
             mlflow_removals.postpone(session, ["b2"], -1)
         reconciler.step()
         assert recorder.sent[1:] == [Message(MessageKind.MLFLOW_REMOVAL, "b2", "cpu", 9)]
+
+    @pytest.mark.parametrize(
+        ("what", "make", "row", "kind"),
+        [
+            ("previews", make_preview, PreviewRow, MessageKind.PREVIEW),
+            ("predictions", make_prediction, PredictionRow, MessageKind.PREDICTION),
+        ],
+    )
+    def test_sends_what_somebody_waits_for(
+        self,
+        database: Database,
+        reconciler: Reconciler,
+        recorder: Recorder,
+        what: str,
+        make: Callable[[Database], str],
+        row: type[PreviewRow | PredictionRow],
+        kind: MessageKind,
+    ) -> None:
+        asked = make(database)
+        with database.write() as session:
+            workers.register(session, WORKER)
+            session.execute(update(row).values(next_publish_at=db_now(-1)))
+        refused(reconciler, recorder, what)
+        reconciler.step()
+        reconciler.step()
+        assert [(message.kind, message.id) for message in recorder.sent] == [(kind, asked)]
 
     def test_forgets_silent_workers(self, database: Database, reconciler: Reconciler) -> None:
         with database.write() as session:

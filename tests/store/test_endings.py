@@ -198,6 +198,8 @@ class TestFailed:
         }
         assert row.ended_at is not None
         assert attempt(database, claimed).failure == row.failure
+        last = history_of(database, job_id)[-1]
+        assert (last.type, last.data["retry"]) == ("attempt_failed", False)
 
 
 class TestPreparedAgain:

@@ -134,6 +134,12 @@ class TestQuotaOfGpus:
         assert try_to_claim(database, mine, 1) is None
         assert get(database, mine).epoch == 0
 
+    def test_a_job_that_somebody_else_has_taken(self, database: Database) -> None:
+        limit(database, max_gpus=1)
+        job_id = make_job_of(database, "default", gpus=1)
+        put(database, job_id, state="paused")
+        assert claim(database, job_id, gpus=1) is None
+
     def test_without_gpus_nothing_is_counted(self, database: Database) -> None:
         limit(database, max_gpus=1)
         for _ in range(3):

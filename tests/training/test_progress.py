@@ -89,6 +89,9 @@ class TestLossTally:
         tally.reset()
         assert tally.first_bad_step() == 2
 
+    def test_a_saved_total_is_not_rounded(self) -> None:
+        assert LossTally(torch.device("cpu"), [0.1]).total() == 0.1
+
     def test_a_new_one_is_empty(self) -> None:
         tally = LossTally(torch.device("cpu"))
         assert (tally.totals(), tally.first_bad_step()) == ([0.0], None)
