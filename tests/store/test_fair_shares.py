@@ -138,7 +138,7 @@ class TestQuotaOfGpus:
         limit(database, max_gpus=1)
         job_id = make_job_of(database, "default", gpus=1)
         put(database, job_id, state="paused")
-        assert claim(database, job_id, gpus=1) is None
+        assert try_to_claim(database, job_id, 1) is None
 
     def test_without_gpus_nothing_is_counted(self, database: Database) -> None:
         limit(database, max_gpus=1)
