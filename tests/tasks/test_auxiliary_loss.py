@@ -15,6 +15,7 @@ from tests.support import every_model
 from tests.support.models import save_tiny_llama, save_tiny_t5
 from tests.tasks.preference import support as preference
 from tests.tasks.stages import StagedJob, job_of, write_rows
+from tests.training.reference_trainer import arguments
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,
@@ -100,17 +101,13 @@ def trainer(job: StagedJob, folder: Path, **options: Any) -> tuple[Any, list[dic
     model = transformers.AutoModelForCausalLM.from_pretrained(job.body["model"]["name_or_path"])
     made = transformers.Trainer(
         model=model,
-        args=transformers.TrainingArguments(
-            output_dir=str(folder),
-            use_cpu=True,
-            report_to="none",
-            disable_tqdm=True,
+        args=arguments(
+            folder,
             save_strategy="no",
             eval_on_start=True,
             eval_strategy="steps",
             eval_steps=3,
             remove_unused_columns=False,
-            dataloader_pin_memory=False,
             **{**TRAINING, **options},
         ),
         data_collator=_collate,

@@ -268,6 +268,17 @@ class Recorder:
         return [event.step for event in self.of(CheckpointSaved)]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Golden numbers depend on how sums are split; and the machine is shared."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+    torch.set_num_threads(before)
+
+
 def reset_accelerate() -> None:
     """Accelerate keeps device and precision per process, and every job has its own."""
     AcceleratorState._reset_state(reset_partial_state=True)

@@ -12,6 +12,7 @@ import transformers
 
 from tests.support.models import minilm_dir, save_tiny_gpt2, saved, tiny_bert_config
 from tests.tasks.stages import job_of
+from tests.training.reference_trainer import arguments
 from tests.training.support import PLAIN
 from worker.tasks.language_modeling.masking import EpochMasks, MaskedFeatures, Masking
 
@@ -87,15 +88,7 @@ def run_trainer(
     """(step → loss, evaluation at the end)"""
     trainer = transformers.Trainer(
         model=model,
-        args=transformers.TrainingArguments(
-            output_dir=str(folder),
-            use_cpu=True,
-            report_to="none",
-            disable_tqdm=True,
-            dataloader_pin_memory=False,
-            save_strategy="no",
-            **options,
-        ),
+        args=arguments(folder, save_strategy="no", **options),
         data_collator=collator,
         train_dataset=train,
         eval_dataset=validation,
