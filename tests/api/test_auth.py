@@ -63,6 +63,12 @@ class TestAuthentication:
         for path in ("/health/live", "/health/ready"):
             assert client.get(path).status_code == 200, path
 
+    def test_without_keys_a_project_is_named(self, api_settings: Settings) -> None:
+        with running(api_settings.model_copy(update={"auth": "off"})) as url:
+            for project, status in (("default", 200), ("elsewhere", 404)):
+                headers = {"FineTune-Project": project}
+                assert httpx.get(f"{url}/v1/jobs", headers=headers).status_code == status
+
     def test_a_project_that_there_is_not(self, client: httpx.Client, key: str) -> None:
         for project, status in (("default", 200), ("elsewhere", 404)):
             headers = {**bearer(key), "FineTune-Project": project}

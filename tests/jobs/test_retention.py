@@ -128,6 +128,8 @@ class TestWorkspaces:
         sweeps.step()
         there = [attempt_of(home, job_id).exists() for job_id in (oldest, middle, newest)]
         assert there == [False, True, True]
+        # Measured once: nothing writes there any more.
+        (attempt_of(home, newest) / "weights").write_bytes(b"w" * 500)
         sweeps.step()
         assert attempt_of(home, middle).exists()
 

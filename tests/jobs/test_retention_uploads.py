@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from service.errors import UploadInUseError
 from service.jobs.commands import pause
 from service.jobs.dispatch import Dispatcher
+from service.jobs.retention import Item
 from service.store import files, jobs
 from service.store.database import Database, db_now
 from service.store.models import FileRow, RemovalRow
@@ -50,6 +51,11 @@ class TestUploads:
             retention_of(database, home, retention_upload_days=8).step()
         assert self.left(database, home) == {used, young}
         assert [(entry["what"], entry["ids"]) for entry in logs] == [("upload", [unused])]
+
+    def test_one_that_somebody_has_deleted_meanwhile(self, database: Database, home: Path) -> None:
+        """Its bytes are free: no other goes in its place."""
+        item = Item(files.new_id(), 9 * DAY, 10)
+        assert retention_of(database, home)._remove_upload(item)
 
     def test_a_file_without_a_row(self, database: Database, home: Path) -> None:
         """The API was killed after it named the file and before it wrote the row."""

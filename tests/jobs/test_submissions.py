@@ -177,6 +177,8 @@ class TestIdempotency:
         assert submissions.earlier(DEFAULT_PROJECT, "k", "a") == made.job_id
         assert submissions.earlier(DEFAULT_PROJECT, "l", "a") is None
         assert submissions.earlier(other, "k", "a") is None
+        theirs = submissions.submit(make_spec(), other, idempotency_key="k", request_sha256="b")
+        assert submissions.earlier(other, "k", "b") == theirs.job_id
         with pytest.raises(IdempotencyKeyReusedError):
             submissions.earlier(DEFAULT_PROJECT, "k", "b")
 

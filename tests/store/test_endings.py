@@ -89,7 +89,9 @@ class TestFinished:
         assert row.results == {s: {"of": s} for s in ("prepare", "train", "publish")}
         assert row.follow_up is None
         assert grace_of(row) == pytest.approx(jobs.TRACKING_GRACE_SECONDS, abs=1)
-        assert [e.seq for e in history_of(database, job_id)] == list(range(1, 8))
+        history = history_of(database, job_id)
+        assert [e.seq for e in history] == list(range(1, 8))
+        assert [e.type for e in history[2::2]] == ["stage_finished"] * 3
 
     def test_a_result_may_hold_nan(self, database: Database) -> None:
         job_id = make_job(database)
@@ -314,6 +316,9 @@ class TestWishes:
         assert row.failure["message"] == "Cancelled on request."
         assert row.failure["action"] == f"Continue it with `finetune retry {job_id}`."
         assert row.lease_until is None
+        kept = attempt(database, claimed).failure
+        expected = row.failure if ending.outcome == "cancelled" else ending.failure
+        assert (kept or {}).get("code") == (expected and dict(expected)["code"])
 
     @pytest.mark.parametrize("ending", [Ending.finished({}), Ending.failed(NETWORK)])
     def test_a_pausing_job_that_would_wait_is_paused(

@@ -161,7 +161,11 @@ class TestBestMetric:
         best = BestMetric(TrainingSpec(metric_for_best_model="f2"))
         with fails_with(FailureCode.INVALID_OPTION, "reports only: f1, loss") as caught:
             best.of({"eval_loss": 1.0, "eval_f1": 3.5})
-        assert caught.value.failure.details["known"] == ["f1", "loss"]
+        assert caught.value.failure.details == {
+            "option": "training.metric_for_best_model",
+            "given": "f2",
+            "known": ["f1", "loss"],
+        }
 
     def test_it_is_the_loss_where_one_is_needed(self) -> None:
         needed = TrainingSpec(eval_strategy="epoch", early_stopping_patience=1)

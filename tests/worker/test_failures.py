@@ -7,6 +7,7 @@ import signal
 import ssl
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 
 import httpx2
@@ -344,6 +345,11 @@ class TestNames:
     )
     def test_the_code(self, error: Exception, expected: FailureCode) -> None:
         assert code(error) is code(raised(error)) is expected
+
+    def test_causes_that_go_round(self) -> None:
+        first, second = ValueError("first"), ValueError("second")
+        first.__cause__, second.__cause__ = second, first
+        assert list(islice(failures.causes(first), 9)) == [first, second]
 
     def test_a_panic(self) -> None:
         assert failures.is_panic(named("PanicException", "pyo3_runtime"))

@@ -120,8 +120,11 @@ class TestPrepare:
         assert features[0]["starts"] == [1] * 8
 
     def test_only_empty_rows(self, make: Make) -> None:
-        with fails_with(FailureCode.EMPTY_DATASET, "All rows of the train split are empty"):
+        with fails_with(
+            FailureCode.EMPTY_DATASET, "All rows of the train split are empty"
+        ) as raised:
             make(["", " "] * 5, line_by_line=True).prepare()
+        assert raised.value.failure.details == {"split": "train"}
 
     def test_a_tokenizer_without_mask_token(self, make: Make, bert: Path, tmp_path: Path) -> None:
         gpt2 = save_tiny_gpt2(tmp_path / "gpt2")

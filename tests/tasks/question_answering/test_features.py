@@ -53,6 +53,13 @@ class TestQuestionFirst:
         ends = [NO] * 6 + [31, 36, 40, 43, 50, 51, 56, 60, 61, NO]
         assert columns["offset_end"][1].tolist() == ends
 
+    def test_of_no_example_none_are_counted(self, minilm: Any) -> None:
+        """Other kinds of features leave out the number of windows."""
+        measures = Measures()
+        assert measures.windows is None
+        Windows(minilm, QuestionAnsweringSpec(), measures=measures)
+        assert measures.windows == Counter()
+
     def test_an_answer_outside_or_cut_by_the_window_is_the_null_token(self, minilm: Any) -> None:
         columns = windows(
             minilm, answers={"text": ["Ada Lovelace in London"], "answer_start": [28]}

@@ -4,6 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from worker.tasks.question_answering import postprocessing
 from worker.tasks.question_answering.postprocessing import (
     Answers,
     SpanOptions,
@@ -123,6 +124,11 @@ class TestAgainstTheSlowVersion:
     def test_random_logits(self, options: SpanOptions, threshold: float | None, size: int) -> None:
         case = make_case(seed=size)
         assert answers_of(case, options, threshold, size) == slow_answers(case, options, threshold)
+
+    def test_a_few_windows_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        options, case = SpanOptions(8, 12), make_case(seed=3)
+        monkeypatch.setattr(postprocessing, "_CANDIDATES_AT_ONCE", 3 * 8**2)
+        assert answers_of(case, options, 0.0, 100) == slow_answers(case, options, 0.0)
 
     @pytest.mark.parametrize("seed", range(5))
     def test_tied_scores_come_in_the_same_order(self, seed: int) -> None:

@@ -153,7 +153,7 @@ def _best_spans(batch: WindowBatch, options: SpanOptions, count: int) -> Spans:
     with np.errstate(over="ignore"):  # both may be those of padding, the least of all numbers
         score = np.where(admissible, start_logit + end_logit, -np.inf).reshape(len(row), -1)
     chosen = _largest(score, options.n_best_size)  # (n, at most n_best_size) indices of pairs
-    keep = np.take_along_axis(admissible.reshape(len(row), -1), chosen, axis=1)
+    keep = np.take_along_axis(admissible.reshape(score.shape), chosen, axis=1)
     rows, columns = np.nonzero(keep)  # in row order, best first
     start_rank, end_rank = np.divmod(chosen[rows, columns], count)
     starts, ends = first[rows, start_rank], last[rows, end_rank]
