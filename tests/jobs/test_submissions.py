@@ -114,18 +114,17 @@ class TestSubmit:
         project = make_project(database, "other")
         database.before_commit = audit.record
         submissions = Submissions(database, unreachable)
-        options: dict[str, dict[str, Any]] = {
+        ways: dict[str, dict[str, Any]] = {
             "nothing": {},
             "key": {"idempotency_key": "k"},
             "attempt": {"attempt": submissions.attempt("a", 0, time.monotonic())},
         }
-        given = options[known_by]
         notice = Notice(message="It is a clone.", data={"of": "job-1"})
 
         def make() -> Submitted:
             audit.begin(audit.Entry("clone_job", key_id="key-1"))
             return submissions.submit(
-                make_spec(), project, cloned_from="job-1", notices=[notice], **given
+                make_spec(), project, cloned_from="job-1", notices=[notice], **ways[known_by]
             )
 
         job_id = Context().run(make).job_id

@@ -44,6 +44,8 @@ class Writes:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.log: list[str] = []
         self.threads: list[str] = []
+        self.daemons: set[str] = set()
+        """Those that do not keep an ended process."""
         self.before: Callable[[int], None] = lambda step: None
         self._write, self._snapshot = checkpoint.write, checkpoint.snapshot
         monkeypatch.setattr(checkpoint, "write", self.write)
@@ -54,7 +56,9 @@ class Writes:
         return self._snapshot(state)
 
     def write(self, taken: Any, folder: Path) -> None:
-        self.threads.append(threading.current_thread().name)
+        thread = threading.current_thread()
+        self.threads.append(thread.name)
+        self.daemons |= {thread.name} if thread.daemon else set()
         self.before(int(folder.name))
         self._write(taken, folder)
         self.log.append(f"written {folder.name}")
@@ -109,6 +113,7 @@ class TestSnapshot:
         job = make_job(**options)
         result, recorder = run(job.request(), writes.hold_until(told(5)))
         assert recorder.checkpoint_steps() == [3, 6]
+        assert writes.daemons == {"checkpoint"}
         for step in ("3", "6"):
             assert contents(folders(job)[step]) == contents(folders(waiting)[step])
             assert atomic_dir.verify(folders(job)[step])
