@@ -321,6 +321,7 @@ class TestWishes:
         claimed = claim_job(database, make_job(database))
         put(database, claimed.job_id, state=JobState.CANCELLING)
         end(database, claimed, Ending.cancelled())
+        assert history_of(database, claimed.job_id)[-1].type == "cancelled"
         assert (attempt(database, claimed).failure or {})["code"] == "cancelled"
 
     @pytest.mark.parametrize("ending", [Ending.finished({}), Ending.failed(NETWORK)])
@@ -440,6 +441,8 @@ class TestExpire:
         assert [crash["retry"] for crash in crashes] == [True, True, False]
         types = [event.type for event in history_of(database, job_id) if "retry" in event.data]
         assert types == ["attempt_failed", "lease_expired", "attempt_failed"]
+        codes = [crash["failure"]["code"] for crash in crashes]
+        assert codes == ["worker_lost", "worker_lost", "crash_limit"]
         assert crashes[-1]["failure"] == row.failure
 
     @pytest.mark.parametrize(

@@ -218,6 +218,13 @@ class TestFeatures:
         # Equal rows have masks of their own.
         assert len({tuple(mask) for mask in evaluated}) == 3
 
+    def test_of_whole_words(self, tokenizer: Any) -> None:
+        row = {"input_ids": IDS[:32].tolist(), "starts": [1, 0] * 16}
+        labels = MaskedFeatures([row], Masking.of(tokenizer, 1, 0.5))[0]["labels"]
+        chosen = (labels != -100).reshape(16, 2)
+        assert chosen.any()
+        assert (chosen[:, 0] == chosen[:, 1]).all()
+
 
 class TestJob:
     TRAINING: Final = {"per_device_train_batch_size": 4, "max_steps": 60}
