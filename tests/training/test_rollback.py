@@ -55,15 +55,6 @@ class TestRollback:
         assert [(said["step"], said["restored_step"]) for said in rollbacks(recorder)] == [(2, 1)]
         assert recorder.train_values("learning_rate")[4] == pytest.approx(3e-3)
 
-    def test_not_unless_the_job_asks_for_it(self, make_job: Callable[..., Job]) -> None:
-        """Although there is a checkpoint."""
-        options = {**ROLLBACK, "on_non_finite": "fail", "save_steps": 1, "warmup_steps": 8}
-        options |= {"max_steps": 4, "learning_rate": 8e39}
-        recorder = Recorder()
-        with pytest.raises(StageError, match="the last good checkpoint is"):
-            run(make_job(**options).request(), recorder)
-        assert rollbacks(recorder) == []
-
     def test_twice_to_the_same_checkpoint(self, make_job: Callable[..., Job]) -> None:
         """Which knows of neither: both factors count."""
         options = {**ROLLBACK, "save_steps": 8, "rollback_learning_rate_factor": 1e-20}
