@@ -39,7 +39,7 @@ def run(seed: int, scale: Scale) -> Row:
         Receiver() as one,
         Receiver() as two,
     ):
-        settings = Settings(home=Path(folder), webhook_allow=["127.0.0.1"], reconcile_seconds=0.02)
+        settings = Settings(home=Path(folder), webhook_allow=["127.0.0.1"])
         database = Database(settings.sqlalchemy_url)
         schema.upgrade(database.engine)
         for receiver in (one, two):
@@ -73,10 +73,14 @@ def _working(database: Database) -> Iterator[None]:
         thread.join()
 
 
+def _sender(database: Database, settings: Settings) -> WebhookSender:
+    return WebhookSender(database, settings, poll_seconds=0.02)
+
+
 def _send(settings: Settings) -> None:
     """What the process that is killed does."""
     deliveries.LEASE_SECONDS = _LEASE_SECONDS  # type: ignore[misc]
-    WebhookSender(Database(settings.sqlalchemy_url), settings).run(threading.Event())
+    _sender(Database(settings.sqlalchemy_url), settings).run(threading.Event())
 
 
 def _live(settings: Settings, seconds: float) -> None:
@@ -94,7 +98,7 @@ def _live(settings: Settings, seconds: float) -> None:
 def _drain(database: Database, settings: Settings) -> None:
     """Let a sender live until nothing is pending."""
     stop = threading.Event()
-    thread = threading.Thread(target=WebhookSender(database, settings).run, args=(stop,))
+    thread = threading.Thread(target=_sender(database, settings).run, args=(stop,))
     thread.start()
     until = time.monotonic() + _PATIENCE_SECONDS
     pending = select(func.count()).where(DeliveryRow.state == DeliveryState.PENDING)

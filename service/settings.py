@@ -33,10 +33,6 @@ def _split_paths(value: object) -> object:
     return [part for part in parts if part] if isinstance(parts, list) else parts
 
 
-def _absolute(paths: list[Path]) -> list[Path]:
-    return [path.expanduser().resolve() for path in paths]
-
-
 def _split_names(value: object) -> object:
     """`A,B`, with or without blanks, or a JSON list."""
     parts = _listed(value, ",")
@@ -63,7 +59,8 @@ def _listed(value: object, separator: str) -> object:
 
 Auth = Literal["required", "off"]
 Names = Annotated[list[str], NoDecode, BeforeValidator(_split_names)]
-Roots = Annotated[list[Path], NoDecode, BeforeValidator(_split_paths), AfterValidator(_absolute)]
+_Absolute = Annotated[Path, AfterValidator(lambda path: path.expanduser().resolve())]
+Roots = Annotated[list[_Absolute], NoDecode, BeforeValidator(_split_paths)]
 
 
 class Settings(BaseSettings):
@@ -217,7 +214,6 @@ class Settings(BaseSettings):
         "limit.",
     )
     republish_seconds: float = Field(30, gt=0, description="When a message is sent again.")
-    reconcile_seconds: float = Field(1, gt=0, description="Interval of the reconciler.")
     crash_limit: int = Field(
         3,
         ge=1,

@@ -69,16 +69,13 @@ def main() -> None:
 
 
 def _require_release(url: str) -> None:
-    database = Database(url)
     try:
-        with database.connect() as connection:
+        with Database(url) as database, database.connect() as connection:
             schema.require_release(connection)
     except schema.UnusableSchemaError as error:
         sys.exit(str(error))
     except SQLAlchemyError:
         pass  # a worker waits for its database
-    finally:
-        database.dispose()
 
 
 def _concurrency(queues: list[str], gpus: int) -> int:

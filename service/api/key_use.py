@@ -31,7 +31,9 @@ class KeyUse:
         if key_id is None or now - self._noted.get(key_id, -_EVERY) < _EVERY:
             return
         self._noted[key_id] = now
-        task = asyncio.create_task(self._write(key_id))
+        task = asyncio.create_task(
+            to_thread.run_sync(self._note, key_id, limiter=self._one_at_a_time)
+        )
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)
 
@@ -40,9 +42,6 @@ class KeyUse:
         may be unreachable."""
         if self._writing:
             await asyncio.wait(self._writing, timeout=_LAST_SECONDS)
-
-    async def _write(self, key_id: str) -> None:
-        await to_thread.run_sync(self._note, key_id, limiter=self._one_at_a_time)
 
     def _note(self, key_id: str) -> None:
         try:

@@ -83,13 +83,13 @@ class _JobCollector(Collector):
 
 def _labels(names: dict[str, str], jobs: dict[str, Counter[str]]) -> dict[str, str]:
     """Id of a project → its label. Those with the most jobs that have not ended have their own."""
-    busy = sorted(names, key=lambda each: (-_unfinished(jobs.get(each)), names[each]))
+    unfinished = {
+        project: sum(count for state, count in states.items() if state not in ENDED)
+        for project, states in jobs.items()
+    }
+    busy = sorted(names, key=lambda each: (-unfinished.get(each, 0), names[each]))
     own = busy[:MOST_PROJECTS]
     return dict.fromkeys(names, OTHER_PROJECTS) | {each: names[each] for each in own}
-
-
-def _unfinished(states: Counter[str] | None) -> int:
-    return sum(count for state, count in (states or {}).items() if state not in ENDED)
 
 
 def _jobs_by_project(jobs: dict[str, Counter[str]], labels: dict[str, str]) -> Metric:

@@ -73,8 +73,10 @@ class MlflowProxy:
             is_page = request.method == "GET" and "text/html" in request.headers.get("accept", "")
             if not is_page:
                 raise
-            # The browser keeps the `#…` of the address.
-            response = RedirectResponse(f"{_up(request)}login", 303)
+            # Up to the root of the API, which may have a prefix. The browser keeps the `#…` of the
+            # address.
+            up = "../" * (request.scope["path"].count("/") - 1)
+            response = RedirectResponse(f"{up}login", 303)
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
@@ -119,12 +121,6 @@ class MlflowProxy:
                 timeout=httpx.Timeout(60, connect=5), trust_env=False, follow_redirects=False
             )
         return self._client
-
-
-def _up(request: Request) -> str:
-    """From the path that was asked for to the root of the API, which may have a prefix."""
-    path: str = request.scope["path"]
-    return "../" * (path.count("/") - 1)
 
 
 async def _chunks(answer: httpx.Response) -> AsyncIterator[bytes]:

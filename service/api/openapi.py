@@ -37,6 +37,12 @@ _DESCRIPTIONS: Final[dict[int, str]] = {
     507: "The file does not fit on the disk.",
 }
 
+_UPLOADED: Final = {
+    "source": "upload",
+    "train": "file-0199a0b1c2d3e4f5a6b7c8d9",
+    "validation": "file-0199a0b1c2d3e4f5a6b7c8da",
+}
+_LORA: Final = {"method": "lora", "r": 16, "target_modules": "all-linear", "merge": True}
 EXAMPLE_JOBS: Final[dict[str, dict[str, Any]]] = {
     "hub": {
         "summary": "SQuAD from the Hub",
@@ -105,12 +111,8 @@ EXAMPLE_JOBS: Final[dict[str, dict[str, Any]]] = {
                 "generate": {"max_new_tokens": 200, "exact_match": r"#### (-?[\d.,]+)"},
             },
             "model": {"name_or_path": "HuggingFaceTB/SmolLM2-135M-Instruct"},
-            "dataset": {
-                "source": "upload",
-                "train": "file-0199a0b1c2d3e4f5a6b7c8d9",
-                "validation": "file-0199a0b1c2d3e4f5a6b7c8da",
-            },
-            "peft": {"method": "lora", "r": 16, "target_modules": "all-linear", "merge": True},
+            "dataset": _UPLOADED,
+            "peft": _LORA,
             "training": {"learning_rate": 5e-4, "eval_strategy": "epoch"},
         },
     },
@@ -119,12 +121,8 @@ EXAMPLE_JOBS: Final[dict[str, dict[str, Any]]] = {
         "value": {
             "task": {"type": "preference", "loss_type": "sigmoid", "beta": 0.1},
             "model": {"job": "job-0199a0b1c2d37e4f85a6b7c8d9e0f1a2"},
-            "dataset": {
-                "source": "upload",
-                "train": "file-0199a0b1c2d3e4f5a6b7c8d9",
-                "validation": "file-0199a0b1c2d3e4f5a6b7c8da",
-            },
-            "peft": {"method": "lora", "r": 16, "target_modules": "all-linear", "merge": True},
+            "dataset": _UPLOADED,
+            "peft": _LORA,
             "training": {"learning_rate": 5e-5, "eval_strategy": "epoch"},
         },
     },

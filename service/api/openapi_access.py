@@ -47,13 +47,10 @@ def _add(operation: Schema, permission: Permission | None, problem: Schema) -> N
     if permission is None:
         return
     operation["security"] = [{"key": [str(permission)]}]
-    what = f"The key does not allow this: it needs `{permission}`, which {_who(permission)} may do."
-    responses["403"] = _response(403, what, problem)
-
-
-def _who(permission: Permission) -> str:
     lowest = LOWEST_ROLE[permission]
-    return " and ".join(f"`{role}`" for role in Role if role.includes(lowest))
+    who = " and ".join(f"`{role}`" for role in Role if role.includes(lowest))
+    what = f"The key does not allow this: it needs `{permission}`, which {who} may do."
+    responses["403"] = _response(403, what, problem)
 
 
 def _response(status: int, description: str, problem: Schema) -> Schema:

@@ -42,7 +42,9 @@ def name_models(document: Schema) -> None:
         for field, described in own.get("properties", {}).items():
             # Made from the field's name, which Swagger UI would not show then.
             described.pop("title", None)
-            schemas.update(_named_members(f"{name}{_pascal(field)}", described))
+            words = re.split(r"[^A-Za-z0-9]+", field)
+            of_field = name + "".join(word.capitalize() for word in words)
+            schemas.update(_named_members(of_field, described))
     for option in _TWO_NAMES:
         described = schemas["TrainingSpec"]["properties"][option]
         default = json.dumps(described.pop("default"))
@@ -51,10 +53,6 @@ def name_models(document: Schema) -> None:
         for operation in operations.values():
             for parameter in operation.get("parameters", ()):
                 parameter["schema"] = _without_null(parameter["schema"])
-
-
-def _pascal(field: str) -> str:
-    return "".join(part.capitalize() for part in re.split(r"[^A-Za-z0-9]+", field))
 
 
 def _named_members(name: str, schema: Schema) -> dict[str, Schema]:

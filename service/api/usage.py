@@ -39,15 +39,13 @@ def get_usage(
     with database.read() as session:
         today = usage.day_of(jobs.clock(session))
         last = str(to or today)
-        first = str(from_ or _a_month_before(date.fromisoformat(last)))
+        # Not before the first day of all.
+        month = min(_MONTH, date.fromisoformat(last) - date.min)
+        first = str(from_ or date.fromisoformat(last) - month)
         found = usage.days(session, visitor.scope, first, last)
         if first <= today <= last:
             found = _with_stored_now(found, quotas.stored_by_project(session, visitor.scope), today)
     return UsageList(data=[UsageDay.of(day) for day in found])
-
-
-def _a_month_before(day: date) -> date:
-    return day - _MONTH if day - date.min > _MONTH else date.min
 
 
 def _with_stored_now(found: list[Day], stored: dict[str, int], today: str) -> list[Day]:

@@ -191,12 +191,7 @@ def list_deliveries(
     with database.read() as session:
         webhooks.get(session, visitor.scope, webhook_id)
         rows, has_more = webhooks.deliveries(
-            session,
-            visitor.scope,
-            webhook_id=webhook_id,
-            state=state,
-            after=after,
-            limit=limit,
+            session, visitor.scope, webhook_id=webhook_id, state=state, after=after, limit=limit
         )
         return DeliveryPage.of([Delivery.of(row) for row in rows], has_more=has_more)
 

@@ -24,7 +24,9 @@ def docs(
     ] = None,
 ) -> None:
     """Read the documentation offline."""
-    pages = _pages()
+    # `manual` is a link to docs/, and the wheel holds its files.
+    folder = files("service.cli") / "manual"
+    pages = {name: file.read_text(encoding="utf-8") for name, file in sorted(_walk(folder))}
     if page is not None:
         chosen = _find(page, pages)
         pages = {chosen: pages[chosen]}
@@ -38,12 +40,6 @@ def docs(
             for name, text in pages.items()
         ]
         output.print_table(("page", "title"), titles)
-
-
-def _pages() -> dict[str, str]:
-    """Page name → Markdown; `manual` is a link to docs/, and the wheel holds its files."""
-    folder = files("service.cli") / "manual"
-    return {name: file.read_text(encoding="utf-8") for name, file in sorted(_walk(folder))}
 
 
 def _walk(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, Traversable]]:

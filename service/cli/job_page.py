@@ -10,7 +10,7 @@ from rich.table import Table
 from service import units
 from service.cli import live_display, output
 from service.cli.client import Json
-from service.cli.result import STATE_STYLES, short_id, show_outcome
+from service.cli.result import short_id, show_outcome, show_title
 from service.contract import splits
 from service.contract.states import ENDED, JobState
 from service.event_sentences import Narrator
@@ -26,9 +26,7 @@ def show(
     """`events`: its whole history, from which the attempts are read. `file_names`: by file id, of
     the uploads that still exist."""
     now = datetime.now(UTC)
-    style = STATE_STYLES.get(job["state"], "bold")
-    name = f"  {output.inline(job['name'])}" if job["name"] else ""
-    console.print(f"{output.inline(job['id'])} [{style}]{output.inline(job['state'])}[/]{name}")
+    show_title(console, job, job["name"])
     for title, value in _facts(job, file_names, now):
         console.print(f"[bold]{title:<8}[/] {output.inline(value)}")
     if job["state"] not in ENDED:

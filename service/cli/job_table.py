@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from service import escaping, units
-from service.cli import waiting
+from service.cli import output, waiting
 from service.cli.client import Json
 from service.contract.states import JobState
 
@@ -143,15 +143,16 @@ COLUMNS: Final = (
 
 def for_scripts(jobs: Sequence[Json]) -> Iterator[str]:
     """Tab-separated lines with whole ids and names; the first line names the columns."""
-    yield "\t".join(COLUMNS)
-    for job in jobs:
-        percent = (job["progress"] or {}).get("percent")
-        row = {
-            **job,
-            "percent": "" if percent is None else f"{percent:.4g}",
-            "created_at": job["created_at"][:19],
-            "ended_at": (job["ended_at"] or "")[:19],
-            "waiting": (job.get("waiting") or {}).get("reason"),
-            "metric": _metric(job),
-        }
-        yield "\t".join(escaping.line(str(row[column] or "")) for column in COLUMNS)
+    return output.tab_separated(COLUMNS, map(_row, jobs))
+
+
+def _row(job: Json) -> Json:
+    percent = (job["progress"] or {}).get("percent")
+    return {
+        **job,
+        "percent": "" if percent is None else f"{percent:.4g}",
+        "created_at": job["created_at"][:19],
+        "ended_at": (job["ended_at"] or "")[:19],
+        "waiting": (job.get("waiting") or {}).get("reason"),
+        "metric": _metric(job),
+    }

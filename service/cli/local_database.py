@@ -15,13 +15,10 @@ from service.store.database import Database
 
 @contextmanager
 def opened() -> Iterator[Database]:
-    database = Database(get_settings().sqlalchemy_url)
-    try:
+    with Database(get_settings().sqlalchemy_url) as database:
         # A key can be made before the service has ever run.
         schema.upgrade(database.engine)
         yield database
-    finally:
-        database.dispose()
 
 
 def note(

@@ -6,7 +6,7 @@ answers may come from anybody.
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -64,6 +64,14 @@ def print_line(text: str) -> None:
 def print_lines(lines: Iterable[str]) -> None:
     """Each as one line, also where a name in it has a line end."""
     print_text("".join(text.replace("\n", "\\n") + "\n" for text in lines))
+
+
+def tab_separated(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """A table for scripts, with nothing cut; the first line names the columns."""
+    yield "\t".join(columns)
+    for row in rows:
+        values = (row[column] for column in columns)
+        yield "\t".join("" if value is None else escaping.line(str(value)) for value in values)
 
 
 def print_json(value: Any) -> None:

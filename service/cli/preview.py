@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 from finetune_client import calls
 
-from service.cli import ids, local_files, output, preview_page, spec_check, submit, waiting
+from service.cli import local_files, output, preview_page, spec_check, submit, waiting
 from service.cli.client import Client, Json
 from service.cli.exit_codes import FAILED, OK, USAGE
 from service.cli.local_files import AllowOutside
-from service.cli.overrides import Changes, changed, merge_patch
+from service.cli.overrides import Changes
 from service.cli.spec_check import Checked
 from service.cli.spec_file import SpecFile, read_spec
 from service.contract.previews import DEFAULT_ROWS, DEFAULT_SHOWN, MOST_ROWS, MOST_SHOWN
@@ -36,11 +36,10 @@ def preview(
     ./name are uploaded for it, and removed again. Exit status: 0 a job could use these rows, 2 it
     would fail, 1 there is no preview.
     """
-    content = changed(read_spec(spec), merge_patch(changes or []))
+    content = read_spec(spec, changes)
     with Client.from_environment() as client:
-        content = ids.in_spec(client.job_id, content)
         checked = spec_check.check(client, content, spec.parent, allow_outside=allow_outside)
-        spec_check.show_warnings({"warnings": checked.warnings, "ignored": checked.ignored})
+        spec_check.show_warnings(checked.answer)
         spec_check.refuse(checked.errors)
         found = made(client, checked, rows, shown)
     if json:

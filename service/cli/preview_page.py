@@ -77,7 +77,9 @@ def _show_example(console: Console, example: Json, *, has_colours: bool) -> None
         for part, is_trained in runs:
             line.append_text(_styled(part, is_trained=is_trained, has_colours=has_colours))
         console.print(line)
-    output.print_line(f"  target: {_shortened(example['target'])}")
+    target = escaping.line(example["target"][:_SHOWN_TARGET])
+    more = "…" if len(example["target"]) > _SHOWN_TARGET else ""
+    output.print_line(f"  target: {target}{more}")
 
 
 def _styled(part: str, *, is_trained: bool, has_colours: bool) -> Text:
@@ -204,10 +206,6 @@ def _labels(example: Json) -> str:
     shown = [token if label is None else f"{token}/{label}" for token, label in pairs]
     more = f" … {len(shown) - _SHOWN_TOKENS:,} more" if len(shown) > _SHOWN_TOKENS else ""
     return f"  tokens/labels: {' | '.join(map(escaping.line, shown[:_SHOWN_TOKENS]))}{more}"
-
-
-def _shortened(text: str) -> str:
-    return escaping.line(text[:_SHOWN_TARGET]) + ("…" if len(text) > _SHOWN_TARGET else "")
 
 
 def _show_failure(failure: Json) -> None:

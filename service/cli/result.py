@@ -25,11 +25,17 @@ def short_id(whole: str) -> str:
     return whole.rpartition("-")[2][:11]
 
 
+def show_title(console: Console, item: Json, name: str | None) -> None:
+    """Of a job or a search: its id and state, and its name if it is given."""
+    style = STATE_STYLES.get(item["state"], "bold")
+    named = f"  {output.inline(name)}" if name else ""
+    console.print(f"{output.inline(item['id'])} [{style}]{output.inline(item['state'])}[/]{named}")
+
+
 def show_result(job: Json) -> None:
     """How it ended: the metrics before and after, where the model is, or what went wrong."""
     console = output.stdout()
-    style = STATE_STYLES.get(job["state"], "bold")
-    console.print(f"{output.inline(job['id'])} [{style}]{output.inline(job['state'])}[/]")
+    show_title(console, job, name=None)
     show_outcome(console, job)
 
 
@@ -93,10 +99,8 @@ _DATA_COLUMNS: Final = ("rows_read", "rows_used", "rows_skipped", "realigned", "
 
 def data_table(report: Json) -> Table:
     """What became of the rows of each split, and how long they are."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("data")
-    for name in (*_DATA_COLUMNS, "tokens p50", "max"):
-        table.add_column(name.removeprefix("rows_"), justify="right")
+    counts = (name.removeprefix("rows_") for name in _DATA_COLUMNS)
+    table = _table("data", *counts, "tokens p50", "max")
     for split, found in report["splits"].items():
         tokens = found.get("tokens") or {}
         values = [found.get(name) for name in _DATA_COLUMNS]
@@ -104,6 +108,14 @@ def data_table(report: Json) -> Table:
         table.add_row(
             output.inline(split), *("" if value is None else f"{value:,}" for value in cells)
         )
+    return table
+
+
+def _table(first: str, *numbers: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(first)
+    for name in numbers:
+        table.add_column(name, justify="right")
     return table
 
 
@@ -118,15 +130,12 @@ def skipped_lines(report: Json) -> list[str]:
 
 def metrics_table(metrics: Json, baseline: Json) -> Table:
     """Those that have a baseline first; a job that does not train has none."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("metric")
     if not baseline:
-        table.add_column("value", justify="right")
+        table = _table("metric", "value")
         for name in sorted(metrics):
             table.add_row(output.inline(name), _value(name, metrics[name]))
         return table
-    table.add_column("before", justify="right")
-    table.add_column("after", justify="right")
+    table = _table("metric", "before", "after")
     for name in sorted(metrics, key=lambda name: (name not in baseline, name)):
         before = baseline.get(name)
         first = "" if before is None else _value(name, before)

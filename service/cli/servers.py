@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import closing
 from functools import partial
 from typing import Annotated
 
@@ -49,11 +50,8 @@ def api(
     )
     make_private(settings.home)
     check_address(settings.host, settings.auth)
-    database = Database(settings.sqlalchemy_url)
-    try:
+    with Database(settings.sqlalchemy_url) as database:
         require_schema(database)
-    finally:
-        database.dispose()
     uvicorn.run(
         # With these settings: the app answers only to hosts that it knows.
         partial(create_app, settings),
@@ -70,9 +68,7 @@ def reconciler() -> None:
     process_start.begin()
     settings = get_settings()
     make_private(settings.home)
-    database = Database(settings.sqlalchemy_url)
-    dispatcher = Dispatcher(settings)
-    try:
+    with Database(settings.sqlalchemy_url) as database, closing(Dispatcher(settings)) as dispatcher:
         require_schema(database)
         logging.configure(settings)
         stop = threading.Event()
@@ -94,9 +90,6 @@ def reconciler() -> None:
         Reconciler(database, dispatcher, settings).run(stop)
         for thread in others:
             thread.join(REMOVAL_SECONDS)
-    finally:
-        dispatcher.close()
-        database.dispose()
 
 
 def worker(context: typer.Context) -> None:
@@ -118,9 +111,6 @@ def migrate() -> None:
     """Migrate the database to the newest schema; safe to run at any time."""
     settings = get_settings()
     make_private(settings.home)
-    database = Database(settings.sqlalchemy_url)
-    try:
+    with Database(settings.sqlalchemy_url) as database:
         schema.upgrade(database.engine)
-    finally:
-        database.dispose()
     output.print_line("the database is at the newest schema")

@@ -8,11 +8,11 @@ from uuid import uuid4
 
 import typer
 
-from service.cli import local_files, output
+from service.cli import ids, local_files, output
 from service.cli.client import Client, Json
 from service.cli.exit_codes import USAGE
 from service.cli.local_files import Content, LocalFile, UnusableFileError
-from service.cli.transfer import transfer
+from service.cli.transfer import file_size, transfer
 
 _FILES_PER_PAGE: Final = 1000
 Validate = Callable[[Json, str | None], Json]
@@ -54,7 +54,8 @@ class Checked:
 
 def check(client: Client, spec: Json, folder: Path, *, allow_outside: bool) -> Checked:
     """Every fault at once, found without uploading anything: the service is told that the files
-    will be there."""
+    will be there. Ids of jobs may be shortened."""
+    spec = ids.in_spec(client.job_id, spec)
     return check_by(client.validate, spec, folder, allow_outside=allow_outside)
 
 
@@ -159,6 +160,16 @@ def refuse(errors: list[Json]) -> None:
         {"title": title, "message": title, "code": "invalid_spec", "errors": errors}
     )
     raise typer.Exit(USAGE)
+
+
+def show(spec: Path, checked: Checked, uploads: str) -> None:
+    """What was found. `uploads` is the command that uploads the files. Ends the command as `refuse`
+    does."""
+    show_warnings(checked.answer)
+    refuse(checked.errors)
+    output.print_line(f"{spec} is valid")
+    for name, file in checked.files.items():
+        output.print_line(f"  {name}: {file_size(file.size)}, uploaded by `{uploads}`")
 
 
 def show_warnings(answer: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Reads the file of a spec."""
+"""Reads the file of a spec, with the changes of the command line."""
 
 import json
 from pathlib import Path
@@ -8,6 +8,7 @@ import typer
 
 from service.cli.client import Json
 from service.cli.exit_codes import UsageError
+from service.cli.overrides import changed, merge_patch
 from service.contract import spec_yaml
 
 SpecFile = Annotated[
@@ -18,9 +19,13 @@ _DEEPEST: Final = 50
 """Levels of a spec's lists and objects; no valid spec has a fifth of them."""
 
 
-def read_spec(path: Path, sections: str = "`task`, `model` and `dataset`") -> Json:
-    """`sections`: what such a spec has. Raises UsageError with the line where a file cannot be
-    read."""
+def read_spec(
+    path: Path,
+    changes: list[str] | None = None,
+    sections: str = "`task`, `model` and `dataset`",
+) -> Json:
+    """The spec with the changes of `--set`. `sections`: what such a spec has. Raises UsageError
+    with the line where a file cannot be read."""
     try:
         text = _read(path).decode("utf-8-sig")
         content = json.loads(text) if path.suffix == ".json" else spec_yaml.parse(text)
@@ -33,7 +38,7 @@ def read_spec(path: Path, sections: str = "`task`, `model` and `dataset`") -> Js
         raise UsageError(f"{path} is nested more than {_DEEPEST} levels deep, as no spec is")
     if not isinstance(content, dict):
         raise UsageError(f"{path} must hold one mapping with {sections}")
-    return content
+    return changed(content, merge_patch(changes or []))
 
 
 def _read(path: Path) -> bytes:

@@ -3,17 +3,17 @@
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Final
 
 import typer
 from finetune_client import calls
 
-from service.cli import ids, local_files, output, spec_check
+from service.cli import local_files, output, spec_check
 from service.cli.client import ApiError, Client, Json, UnreachableError
 from service.cli.exit_codes import UsageError
 from service.cli.ids import JOB, Kind
 from service.cli.local_files import AllowOutside
-from service.cli.overrides import Changes, changed, merge_patch
+from service.cli.overrides import Changes
 from service.cli.spec_check import Checked
 from service.cli.spec_file import SpecFile, read_spec
 from service.cli.transfer import transfer
@@ -23,12 +23,8 @@ _IN_FLIGHT: Final = "idempotency_in_flight"
 _FILE_GONE: Final = ("data_gone", "invalid_spec")
 
 
-class Watch(Protocol):
-    """`watch.watch` and `search.watch.watch`."""
-
-    def __call__(self, client: Client, item_id: str, /, *, json: bool) -> int: ...
-
-
+Watch = Callable[..., int]
+"""`watch.watch` and `search.watch.watch`."""
 Post = Callable[[Json], Json]
 """Makes something of a spec whose files were uploaded."""
 
@@ -46,10 +42,9 @@ def submit(
     json: output.AsJson = False,
 ) -> None:
     """Make a job. Files that the spec names as ./name are uploaded, once the spec is valid."""
-    content = changed(read_spec(spec), merge_patch(changes or []))
+    content = read_spec(spec, changes)
     key = idempotency_key or str(uuid.uuid4())
     with Client.from_environment() as client:
-        content = ids.in_spec(client.job_id, content)
         checked = spec_check.check(client, content, spec.parent, allow_outside=allow_outside)
         spec_check.refuse(checked.errors)
         job = create(

@@ -11,29 +11,19 @@ COLUMNS: Final = {"chat": "messages", "preference": "prompt"}
 _Message = dict[str, str]
 
 
-def row(task: str, text: str, system: str | None) -> Json:
-    """A conversation of one turn."""
-    return Conversation(task, system).says(text)
-
-
-def with_system(task: str, row: Json, system: str | None) -> Json:
-    """The row, with the system's turn unless it has one. Raises UsageError for a row without a list
-    of turns."""
-    if system is None:
-        return row
+def with_system(task: str, row: Json, system: str, place: str) -> Json:
+    """The row of this place, with the system's turn unless it has one. Raises UsageError for a row
+    without a list of turns."""
     column = COLUMNS[task]
     turns = row.get(column)
     if not isinstance(turns, list):
-        raise UsageError(f"--system needs a list of turns in `{column}`, and this row has none")
-    return row if _begins_with_system(turns) else {**row, column: [*_beginning(system), *turns]}
-
-
-def last_turn(row: Mapping[str, Any]) -> str | None:
-    """What the user has said last, in any form of a row; None for a row that is none of them."""
-    messages = row.get("messages", row.get("prompt", row.get("instruction")))
-    if isinstance(messages, list) and messages and isinstance(messages[-1], dict):
-        return str(messages[-1].get("content"))
-    return messages if isinstance(messages, str) else None
+        raise UsageError(
+            f"{place}: --system needs a list of turns in `{column}`, and this row has none"
+        )
+    first = turns[0] if turns else None
+    if isinstance(first, dict) and first.get("role") in ("system", "developer"):
+        return row
+    return {**row, column: [_message("system", system), *turns]}
 
 
 class Conversation:
@@ -41,7 +31,7 @@ class Conversation:
 
     def __init__(self, task: str, system: str | None) -> None:
         self._column = COLUMNS[task]
-        self._system = system
+        self._beginning = [] if system is None else [_message("system", system)]
         self._messages: list[_Message] = []
 
     def says(self, text: str) -> Json:
@@ -49,22 +39,13 @@ class Conversation:
         if self._messages and self._messages[-1]["role"] == "user":
             self._messages.pop()
         self._messages.append(_message("user", text))
-        return {self._column: [*_beginning(self._system), *self._messages]}
+        return {self._column: [*self._beginning, *self._messages]}
 
     def answered(self, answer: Mapping[str, Any]) -> None:
         self._messages.append(_message("assistant", str(answer["prediction"])))
 
     def restart(self) -> None:
         self._messages.clear()
-
-
-def _beginning(system: str | None) -> list[_Message]:
-    return [] if system is None else [_message("system", system)]
-
-
-def _begins_with_system(turns: list[Any]) -> bool:
-    first = turns[0] if turns else None
-    return isinstance(first, dict) and first.get("role") in ("system", "developer")
 
 
 def _message(role: str, content: str) -> _Message:

@@ -15,6 +15,8 @@ from service.cli.exit_codes import UsageError
 _QA: Final = "question-answering"
 _WORDS: Final = re.compile(r"\w+(?:['\u2019-]\w+)*|[^\w\s]")
 _TITLE: Final = 100
+_TITLES: Final = ("question", "messages", "prompt", "instruction", "tokens", "text", "source")
+"""Columns that tell a row from others."""
 _TEXT_COLUMNS: Final = {"translation": "source", "token-classification": "tokens"}
 
 
@@ -50,7 +52,7 @@ class Source:
 def source(task: str, given: Given) -> Source:
     """UsageError for inputs that the task does not take, or that contradict each other."""
     _require_options(task, given)
-    if given.file is not None:
+    if given.file not in (None, "-"):
         return Source(_of_lines(task, given, _file(given.file), given.file), has_lines=True)
     if given.question is not None:
         if given.context is None:
@@ -65,25 +67,26 @@ def source(task: str, given: Given) -> Source:
                 for number, text in enumerate(given.texts, start=1)
             ]
         )
-    if sys.stdin.isatty() and task in try_chat.COLUMNS:
-        conversation = try_chat.Conversation(task, given.system)
-        turns = _turns(conversation)
-        return Source(turns, is_interactive=True, answered=conversation.answered)
-    if sys.stdin.isatty():
+    if given.file == "-" or not sys.stdin.isatty():
+        return Source(_of_lines(task, given, sys.stdin, "stdin"), has_lines=True)
+    if task not in try_chat.COLUMNS:
         return Source(_asked(task, given), is_interactive=True)
-    return Source(_of_lines(task, given, sys.stdin, "stdin"), has_lines=True)
+    conversation = try_chat.Conversation(task, given.system)
+    return Source(_turns(conversation), is_interactive=True, answered=conversation.answered)
 
 
 def title(row: Mapping[str, Any]) -> str:
-    """One line that tells an input from the others."""
-    if "question" in row:
-        return _short(str(row["question"]))
-    if (turn := try_chat.last_turn(row)) is not None:
-        return _short(turn)
-    tokens = row.get("tokens")
-    if isinstance(tokens, list):
-        return _short(" ".join(map(str, tokens)))
-    return _short(str(row.get("text", row.get("source", row))))
+    """One line that tells an input from the others: its text, or the last turn."""
+    found: Any = row
+    for column in _TITLES:
+        if row.get(column):
+            found = row[column]
+            break
+    if isinstance(found, list):
+        last = found[-1]
+        found = last.get("content") if isinstance(last, dict) else " ".join(map(str, found))
+    line = " ".join(str(found).split())
+    return line if len(line) <= _TITLE else line[: _TITLE - 1] + "…"
 
 
 def _require_options(task: str, given: Given) -> None:
@@ -112,7 +115,7 @@ def _of_text(task: str, text: str, given: Given) -> Json:
     if task == _QA:
         return {"question": text, "context": given.context}
     if task in try_chat.COLUMNS:
-        return try_chat.row(task, text, given.system)
+        return try_chat.Conversation(task, given.system).says(text)
     if task == "reward":
         raise UsageError(
             "reward scores conversations: give rows with `messages`, or with `prompt` and "
@@ -125,9 +128,6 @@ def _of_text(task: str, text: str, given: Given) -> Json:
 
 
 def _file(name: str) -> Iterator[str]:
-    if name == "-":
-        yield from sys.stdin
-        return
     try:
         with Path(name).open(encoding="utf-8-sig") as lines:
             yield from lines
@@ -137,7 +137,6 @@ def _file(name: str) -> Iterator[str]:
 
 def _of_lines(task: str, given: Given, lines: Iterable[str], name: str) -> Iterator[Input]:
     """Each line a JSON object, or a text if the options have what else a row needs."""
-    name = "stdin" if name == "-" else name
     is_empty = True
     try:
         for number, line in enumerate(lines, start=1):
@@ -162,26 +161,13 @@ def _of_lines(task: str, given: Given, lines: Iterable[str], name: str) -> Itera
 
 def _row(task: str, given: Given, text: str, place: str) -> Json:
     """A line of JSON, with what the options add to each row."""
-    row = _options(given) | _object(text, place)
     try:
-        return try_chat.with_system(task, row, given.system)
-    except UsageError as error:
-        raise UsageError(f"{place}: {error}") from None
-
-
-def _options(given: Given) -> Json:
-    """What a row has unless it says otherwise."""
-    found = {"context": given.context, "text_pair": given.text_pair}
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _object(text: str, place: str) -> Json:
-    try:
-        found = json.loads(text)
+        row = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{place} is not valid JSON: {error}") from error
-    assert isinstance(found, dict), "it starts with a brace"
-    return found
+    options = {"context": given.context, "text_pair": given.text_pair}
+    row = {name: value for name, value in options.items() if value is not None} | row
+    return row if given.system is None else try_chat.with_system(task, row, given.system, place)
 
 
 def _asked(task: str, given: Given) -> Iterator[Input]:
@@ -228,8 +214,3 @@ def _ask(prompt: str) -> str:
         output.prompt("\n")
         raise EOFError
     return line.strip()
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _TITLE else line[: _TITLE - 1] + "…"

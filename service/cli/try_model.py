@@ -112,17 +112,15 @@ class _Session:
         """Each is shown before it is given."""
         if self._parameters is None:
             yield from self._to_rows(batch)
-            return
-        for given in batch:
-            yield self._text(given, self._parameters)
+        else:
+            for given in batch:
+                yield self._text(given, self._parameters)
 
     def _to_rows(self, batch: Sequence[Input]) -> Iterator[Json]:
+        rows = [given.row for given in batch]
         with _loading():
-            found = self._client.send(
-                calls.predict(
-                    self._job["id"], [given.row for given in batch], None, calls.MOST_WAIT
-                )
-            )
+            call = calls.predict(self._job["id"], rows, None, calls.MOST_WAIT)
+            found = self._client.send(call)
         found = waiting.ended(self._client, found, "/v1/predictions")
         for notice in found["notices"]:
             output.note(notice)
@@ -138,16 +136,21 @@ class _Session:
 
     def _text(self, given: Input, parameters: Json) -> Json:
         written = ""
-        with _loading() as has_loaded:
-            pieces = try_text.pieces(self._client, self._job, given, parameters)
-            for number, piece in enumerate(pieces):
-                if number == 0 and not self._json:  # an input that is refused has no title
-                    self._show_title(given)
-                if piece:
-                    has_loaded()
-                written += piece
-                if not self._json:
-                    output.print_text(piece)
+        try:
+            with _loading() as has_loaded:
+                pieces = try_text.pieces(self._client, self._job, given, parameters)
+                for number, piece in enumerate(pieces):
+                    if number == 0 and not self._json:  # an input that is refused has no title
+                        self._show_title(given)
+                    if piece:
+                        has_loaded()
+                    written += piece
+                    if not self._json:
+                        output.print_text(piece)
+        except BaseException:
+            if written and not self._json:
+                output.print_text("\n")
+            raise
         if self._json:
             output.print_json({"input": given.row, "prediction": written})
         else:

@@ -1,17 +1,17 @@
 """The texts of `finetune try`: the service streams them through its OpenAI API."""
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from service.cli import try_chat
 from service.cli.client import ApiError, Client, Json
 from service.cli.exit_codes import UsageError
 from service.cli.try_inputs import Input
+from service.contract.chat import GenerateSpec
+from service.contract.parameters import NEW_TOKENS
 
 _TEXT: Final = "causal-lm"
 TASKS: Final = (*try_chat.COLUMNS, _TEXT)
-_MOST_TOKENS: Final = {"chat": 256, "preference": 256, _TEXT: 64}
-"""As `mode: predict` has them."""
 
 
 class NoAnswerError(Exception):
@@ -23,9 +23,11 @@ def options(task: Json, max_new_tokens: int | None, temperature: float | None) -
     own = task.get("generate") or task.get("generation") or {}
     if temperature is None:
         temperature = (own.get("temperature") or 1.0) if own.get("do_sample") else 0
-    tokens = own.get("max_new_tokens") or task.get("max_new_tokens") or _MOST_TOKENS[task["type"]]
-    found = {"temperature": temperature, "max_tokens": max_new_tokens or tokens}
-    return found | {name: own[name] for name in ("top_k", "top_p") if own.get(name)}
+    default = NEW_TOKENS if task["type"] == _TEXT else GenerateSpec().max_new_tokens
+    tokens = max_new_tokens or own.get("max_new_tokens") or task.get("max_new_tokens") or default
+    return {"temperature": temperature, "max_tokens": tokens} | {
+        name: own[name] for name in ("top_k", "top_p") if own.get(name)
+    }
 
 
 def pieces(client: Client, job: Json, given: Input, parameters: Json) -> Iterator[str]:
@@ -45,14 +47,11 @@ def pieces(client: Client, job: Json, given: Input, parameters: Json) -> Iterato
         for chunk in client.completion(path, {"model": job["id"], **asked, **parameters}):
             if "error" in chunk:
                 raise NoAnswerError(chunk["error"]["message"])
-            yield from map(_text, chunk["choices"])
+            for choice in chunk["choices"]:
+                yield choice.get("text") or choice.get("delta", {}).get("content") or ""
     except ApiError as error:
         said = error.problem.get("error")
         if not isinstance(said, dict):
             raise
         problem = {"status": error.status, "code": said["code"], "title": said["message"]}
         raise ApiError(error.status, problem) from error
-
-
-def _text(choice: dict[str, Any]) -> str:
-    return str(choice.get("text") or choice.get("delta", {}).get("content") or "")

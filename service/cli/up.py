@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -60,14 +59,11 @@ class Stack:
     def public_url(self) -> str:
         return self.settings.public_url or self.api_url
 
-    @property
-    def home(self) -> Path:
-        return self.settings.home
-
     def environ(self) -> dict[str, str]:
         """What all our own processes are given; some of it is secret."""
+        home = self.settings.home
         ours = {
-            "FINETUNE_HOME": str(self.home),
+            "FINETUNE_HOME": str(home),
             "FINETUNE_HOST": self.settings.host,
             "FINETUNE_PORT": str(self.settings.port),
             "FINETUNE_PUBLIC_URL": self.public_url,
@@ -77,7 +73,7 @@ class Stack:
             ours["FINETUNE_REDIS_URL"] = self.valkey_url
         if self.mlflow_port is not None:
             ours["FINETUNE_MLFLOW_URI"] = f"http://{LOOPBACK}:{self.mlflow_port}"
-            ours["FINETUNE_MLFLOW_TOKEN_FILE"] = str(components.mlflow_token_file(self.home))
+            ours["FINETUNE_MLFLOW_TOKEN_FILE"] = str(components.mlflow_token_file(home))
         for name in Settings.secrets():  # it may have come from a file
             value = getattr(self.settings, name)
             if value is not None:
@@ -135,17 +131,14 @@ def run(settings: Settings, mlflow_port: int, pid: int, mark: orphans.Mark, stop
 
 @contextmanager
 def _database(settings: Settings) -> Iterator[Database]:
-    database = Database(settings.sqlalchemy_url)
-    try:
-        shown = make_url(settings.sqlalchemy_url).render_as_string(hide_password=True)
+    shown = make_url(settings.sqlalchemy_url).render_as_string(hide_password=True)
+    with Database(settings.sqlalchemy_url) as database:
         try:
             schema.upgrade(database.engine)
         except OperationalError as error:
             raise UsageError(f"{shown} cannot be used: {error.orig}") from error
         output.print_line(f"database ready: {shown}")
         yield database
-    finally:
-        database.dispose()
 
 
 def _plan(settings: Settings, mlflow_port: int, mark: orphans.Mark) -> Stack:

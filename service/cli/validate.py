@@ -1,7 +1,8 @@
 """`finetune validate`: what the service would say about a spec, without making a job."""
 
-from pathlib import Path
-from typing import Annotated, Final
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -9,10 +10,8 @@ from service.cli import ids, output, preview, preview_page, spec_check
 from service.cli.client import Client, Json, UnreachableError
 from service.cli.exit_codes import OK, USAGE
 from service.cli.local_files import AllowOutside
-from service.cli.overrides import Changes, changed, merge_patch
-from service.cli.spec_check import Checked
+from service.cli.overrides import Changes
 from service.cli.spec_file import SpecFile, read_spec
-from service.cli.transfer import file_size
 from service.contract.previews import MOST_ROWS
 
 _SHOWN: Final = 2
@@ -47,26 +46,36 @@ def validate(
     Exit status: 0 the spec is valid (there may be warnings), 2 it is not, or with --data a job
     would fail with these rows, 1 no worker has read them.
     """
-    content = changed(read_spec(spec), merge_patch(changes or []))
+    content = read_spec(spec, changes)
     found: Json | None = None
     try:
         with Client.from_environment() as client:
-            content = ids.in_spec(client.job_id, content)
             checked = spec_check.check(client, content, spec.parent, allow_outside=allow_outside)
             if data and checked.valid:
                 found = preview.made(client, checked, rows, _SHOWN)
     except UnreachableError:
         if data:
             raise
+        content = ids.in_spec(partial(ids.find_job, _one_job), content)
         checked = spec_check.check_by(_here, content, spec.parent, allow_outside=allow_outside)
         output.note(_NOT_CHECKED)
     if json:
-        output.print_json(_answer(checked, found))
+        # null without --data, and for a spec with errors
+        rows_ = None if found is None else {**(found["result"] or {}), "failure": found["failure"]}
+        output.print_json({"data": rows_, **checked.answer})
     else:
-        _show(spec, checked, found)
+        spec_check.show(spec, checked, "finetune submit")
+        if found is not None:
+            preview_page.show(output.stdout(), found)
     if found is not None:
         raise typer.Exit(preview.status(found))
     raise typer.Exit(OK if checked.valid else USAGE)
+
+
+def _one_job(_path: str, query: Mapping[str, Any]) -> Json:
+    """A page of the list of jobs on which each beginning of an id is that of one job."""
+    whole = query["id_prefix"].ljust(len(ids.JOB.prefix) + ids.JOB.digits, "0")
+    return {"data": [{"id": whole}], "has_more": False}
 
 
 def _here(spec: Json, _pending: str | None) -> Json:
@@ -79,19 +88,3 @@ def _here(spec: Json, _pending: str | None) -> Json:
         "errors": [fault.model_dump(mode="json") for fault in collect(spec).faults],
         "ignored": [option.model_dump(mode="json") for option in ignored(spec)],
     }
-
-
-def _show(spec: Path, checked: Checked, found: Json | None) -> None:
-    spec_check.show_warnings({"warnings": checked.warnings, "ignored": checked.ignored})
-    spec_check.refuse(checked.errors)
-    output.print_line(f"{spec} is valid")
-    for name, file in checked.files.items():
-        output.print_line(f"  {name}: {file_size(file.size)}, uploaded by `finetune submit`")
-    if found is not None:
-        preview_page.show(output.stdout(), found)
-
-
-def _answer(checked: Checked, found: Json | None) -> Json:
-    """`data` is null without --data, and for a spec with errors."""
-    data = None if found is None else {**(found["result"] or {}), "failure": found["failure"]}
-    return {"data": data, **checked.answer}

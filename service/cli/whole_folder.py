@@ -1,6 +1,5 @@
 """Folders that downloads write: they appear whole, and never hold a mix of two downloads."""
 
-import fcntl
 import hashlib
 import json
 import os
@@ -14,7 +13,7 @@ from typing import Any, Final
 from finetune_client import downloads
 from finetune_client.errors import UnsafeNameError
 
-from service import escaping
+from service import escaping, locked_folder
 from service.cli.exit_codes import UsageError
 
 MANIFEST: Final = ".finetune-download.json"
@@ -130,29 +129,19 @@ def _replace_entries(target: Path, folder: Path, job_id: str) -> None:
 def _locked(folder: Path) -> Iterator[Path]:
     """A new folder that is removed at the end; its lock shows that its process is alive."""
     folder.mkdir()
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(descriptor)
+    with locked_folder.if_free(folder):
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove_leftovers(place: Path, partials: str) -> None:
     """Of downloads to the same target whose process was killed."""
     for folder in place.glob(f"{partials}-*"):
-        try:
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        except FileNotFoundError:  # another download has just finished
-            continue
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
-        except BlockingIOError:
-            continue
-        finally:
-            os.close(descriptor)
+        with locked_folder.if_free(folder) as is_free:
+            if is_free:
+                shutil.rmtree(folder, ignore_errors=True)  # no error for a link, which it leaves
 
 
 def paths(names: Sequence[str], to: Path) -> Mapping[str, Path]:

@@ -17,15 +17,11 @@ T = TypeVar("T")
 SetName = Annotated[str, StringConstraints(pattern=patterns.SET_NAME)]
 
 
-def _one_or_named(value: Any) -> str:
-    return "[named]" if isinstance(value, dict) else "[one]"
-
-
 # One validation set, or several with names that the user chooses.
 OneOrNamed = Annotated[
     Annotated[T, Tag("[one]")]
     | Annotated[dict[SetName, T], Field(min_length=1, max_length=MOST_SETS), Tag("[named]")],
-    Discriminator(_one_or_named),
+    Discriminator(lambda value: "[named]" if isinstance(value, dict) else "[one]"),
 ]
 _NAMED: Final = "Or several as {name: …}, evaluated each: `eval_<name>_<metric>`."
 

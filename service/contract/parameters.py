@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -12,6 +12,9 @@ from service.contract.preference import PreferenceSpec, RewardSpec
 from service.contract.section import rule
 from service.contract.seq2seq import GenerationSpec, SummarizationSpec, TranslationSpec
 from service.contract.types import Name, TaskParametersModel, Text
+
+NEW_TOKENS: Final = 64
+"""With which `causal-lm` continues a text, unless a job says otherwise."""
 
 Threshold = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 
@@ -130,7 +133,7 @@ class CausalLMSpec(_TextSpec):
         ge=1,
         le=100_000,
         description="`mode: predict`: tokens that are generated for a row, at most. Default: the "
-        "smaller of 64 and half of what the model takes.",
+        f"smaller of {NEW_TOKENS} and half of what the model takes.",
     )
     num_beams: int | None = Field(
         None,
@@ -295,13 +298,6 @@ TaskParameters = (
     | PreferenceSpec
     | RewardSpec
 )
-
-
-def _expand_task(value: Any) -> Any:
-    """`task: question-answering` means that task with its defaults."""
-    return {"type": value} if isinstance(value, str) else value
-
-
 _ByType = Annotated[TaskParameters, Field(discriminator="type")]
 _TaskType = Literal[
     "question-answering",
@@ -316,5 +312,10 @@ _TaskType = Literal[
     "reward",
 ]
 TaskSpec = Annotated[
-    _ByType, BeforeValidator(_expand_task, json_schema_input_type=_ByType | _TaskType)
+    _ByType,
+    BeforeValidator(
+        lambda value: {"type": value} if isinstance(value, str) else value,
+        json_schema_input_type=_ByType | _TaskType,
+    ),
 ]
+"""`task: question-answering` means that task with its defaults."""

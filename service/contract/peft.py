@@ -5,7 +5,7 @@ checkpoints, and published as an adapter.
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import (
     AfterValidator,
@@ -48,15 +48,9 @@ _Layer = Annotated[int, Field(ge=0, le=MOST_LAYERS)]
 Layers = Annotated[list[_Layer], Field(min_length=1, max_length=MOST_ENTRIES), ShortEnough]
 FewLetters = BeforeValidator(regular_expressions.few_letters)
 Names = Annotated[list[Text], Field(min_length=1, max_length=MOST_ENTRIES)]
-
-
-def _names_or_pattern(value: Any) -> str:
-    return "[names]" if isinstance(value, list) else "[pattern]"
-
-
 Modules = Annotated[
     Annotated[Names, Tag("[names]")] | Annotated[Pattern, Tag("[pattern]")],
-    Discriminator(_names_or_pattern),
+    Discriminator(lambda value: "[names]" if isinstance(value, list) else "[pattern]"),
 ]
 Prompt = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=patterns.NO_NUL)]
 

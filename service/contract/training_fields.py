@@ -34,10 +34,6 @@ def _from_json(value: Any) -> Any:
     return value
 
 
-def _from_bool(value: Any) -> Any:
-    return ("all" if value else "no") if isinstance(value, bool) else value
-
-
 _ArgumentName = Annotated[str, StringConstraints(max_length=200)]
 _Argument = (
     bool
@@ -283,7 +279,10 @@ class TrainingOptions(SpecModel):
         default=False, description="Report the first step's loss, too."
     )
     include_num_input_tokens_seen: Annotated[
-        Literal["no", "all", "non_padding"], BeforeValidator(_from_bool)
+        Literal["no", "all", "non_padding"],
+        BeforeValidator(
+            lambda value: ("all" if value else "no") if isinstance(value, bool) else value
+        ),
     ] = Field("no", description="Log how many tokens were read; `true` is `all`.")
     eval_strategy: IntervalStrategy = Field(
         "no", description="When to evaluate, in addition to the start and the end."

@@ -117,15 +117,13 @@ Paths = Annotated[
 ]
 
 
-def _require_type(schema: dict[str, Any]) -> None:
-    """`type` has a default for Python's sake; a client has to say which task is meant."""
-    schema.setdefault("required", []).insert(0, "type")
-
-
 class TaskParametersModel(SpecModel):
     """What the parameters of every task have in common."""
 
-    model_config = ConfigDict(json_schema_extra=_require_type)
+    # `type` has a default for Python's sake; a client has to say which task is meant.
+    model_config = ConfigDict(
+        json_schema_extra=lambda schema: schema.setdefault("required", []).insert(0, "type")
+    )
 
     type: str
 

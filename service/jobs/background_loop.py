@@ -11,6 +11,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 log = structlog.get_logger(__name__)
 
+RECONCILE_SECONDS: Final = 1.0
+"""The usual period."""
 _FIRST_BACKOFF_SECONDS: Final = 1.0
 _LONGEST_BACKOFF_SECONDS: Final = 10.0
 
@@ -51,7 +53,7 @@ class BackgroundLoop(ABC):
 
     name: ClassVar[str]
 
-    def __init__(self, period: float) -> None:
+    def __init__(self, period: float = RECONCILE_SECONDS) -> None:
         """`period`: seconds between the end of a step and the beginning of the next."""
         self._period = period
         self._database_outage = Outage(self.name, "database")

@@ -282,16 +282,12 @@ def _require(row: JobRow, action: Action, rule: str) -> None:
 
 
 def _enqueue(database: Database, dispatcher: Dispatcher, message: Message) -> None:
-    if dispatcher.enqueue(message):
-        _mark_sent(database, message.id, dispatcher.republish_seconds)
-    else:
+    if not dispatcher.enqueue(message):
         log.warning("broker.unreachable", kind=message.kind, id=message.id)
-
-
-def _mark_sent(database: Database, job_id: str, again_in: float) -> None:
-    """The message is sent already: if this fails, the job only gets a second one."""
+        return
     try:
         with database.write(audited=False) as session:
-            jobs.mark_sent(session, [job_id], again_in)
+            jobs.mark_sent(session, [message.id], dispatcher.republish_seconds)
     except SQLAlchemyError as error:
-        log.warning("message.sent_mark_failed", job_id=job_id, error=str(error))
+        # The message is sent: the job only gets a second one.
+        log.warning("message.sent_mark_failed", job_id=message.id, error=str(error))

@@ -39,7 +39,7 @@ class Reconciler(BackgroundLoop):
     name = "reconciler"
 
     def __init__(self, database: Database, dispatcher: Dispatcher, settings: Settings) -> None:
-        super().__init__(settings.reconcile_seconds)
+        super().__init__()
         self._database = database
         self._dispatcher = dispatcher
         self._settings = settings

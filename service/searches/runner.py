@@ -46,7 +46,7 @@ class SearchRunner(BackgroundLoop):
         settings: Settings,
         refusals: Refusals,
     ) -> None:
-        super().__init__(settings.reconcile_seconds)
+        super().__init__()
         self._database = database
         self._dispatcher = dispatcher
         self._settings = settings

@@ -10,10 +10,10 @@ from service.errors import DomainError, UnknownIdError
 from service.store import quotas
 from service.store.base import new_id
 from service.store.database import db_now
-from service.store.models import PredictionRow, PreviewRow
+from service.store.models import BriefRow
 from service.store.scope import Scope
 
-Row = TypeVar("Row", PreviewRow, PredictionRow)
+Row = TypeVar("Row", bound=BriefRow)
 
 URGENT: Final = 0
 """Somebody waits for the answer: the message is read before those of jobs."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from sqlalchemy import (
     ColumnElement,
@@ -131,7 +131,8 @@ def _begin_sqlite(connection: Any) -> None:
 
 
 class Database:
-    """Sessions at the edges: `write` commits on success, `read` never writes."""
+    """Sessions at the edges: `write` commits on success, `read` never writes. A context manager
+    that closes its connections."""
 
     def __init__(self, url: str) -> None:
         self.engine = make_engine(url)
@@ -145,6 +146,12 @@ class Database:
         self._caller = wake_ups.Caller(self._one_statement)
         self.before_commit: Callable[[Session], None] | None = None
         """Adds to each transaction that writes; the API has the audit log written here."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.dispose()
 
     @contextmanager
     def write(self, *, audited: bool = True) -> Iterator[Session]:

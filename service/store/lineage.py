@@ -144,15 +144,12 @@ def public_name(source: Source, *, whole: bool) -> tuple[str, str | None]:
     row = source.job
     published = row.results.get(Stage.PUBLISH) or {}
     if source.step is None and published.get("hub_url"):
-        return _repository(published["hub_url"]), published.get("hub_commit")
+        of_hub = published["hub_url"].partition("/tree/")[0].rstrip("/")
+        return "/".join(of_hub.split("/")[-2:]), published.get("hub_commit")
     if not whole:
         return f"/{row.id}", None
     earlier = (row.results.get(Stage.PREPARE) or {}).get("base_job") or {}
     return earlier.get("name") or row.spec["model"].get("name_or_path") or f"/{row.id}", None
-
-
-def _repository(url: str) -> str:
-    return "/".join(url.partition("/tree/")[0].rstrip("/").split("/")[-2:])
 
 
 # ---- who needs whom -----------------------------------------------------------------------------

@@ -9,13 +9,14 @@ from sqlalchemy.orm import Mapped, mapped_column
 # Alembic and the other readers of the schema find every table here.
 from service.store.base import Base as Base
 from service.store.base import partial_index
+from service.store.brief_models import BriefRow as BriefRow
+from service.store.brief_models import PredictionRow as PredictionRow
+from service.store.brief_models import PreviewRow as PreviewRow
 from service.store.owner_models import ApiKeyRow as ApiKeyRow
 from service.store.owner_models import MemberRow as MemberRow
 from service.store.owner_models import ProjectRow as ProjectRow
 from service.store.owner_models import SessionRow as SessionRow
 from service.store.owner_models import project_column
-from service.store.prediction_models import PredictionRow as PredictionRow
-from service.store.preview_models import PreviewRow as PreviewRow
 from service.store.search_models import SearchReportRow as SearchReportRow
 from service.store.search_models import SearchRow as SearchRow
 from service.store.search_models import SearchTrialRow as SearchTrialRow

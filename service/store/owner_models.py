@@ -17,10 +17,6 @@ def project_column(*, primary_key: bool = False) -> MappedColumn[str]:
     )
 
 
-def _first_name(context: Any) -> str:
-    return str(context.get_current_parameters()["name"])
-
-
 class ProjectRow(Base):
     """Owns jobs and files. A limit of null is none."""
 
@@ -30,7 +26,10 @@ class ProjectRow(Base):
     """`proj-` and hex, or `default`."""
     name: Mapped[str] = mapped_column(String(64), unique=True)
     mlflow_name: Mapped[str] = mapped_column(
-        String(64), unique=True, index=True, insert_default=_first_name
+        String(64),
+        unique=True,
+        index=True,
+        insert_default=lambda context: context.get_current_parameters()["name"],
     )
     """The name that it was made with: its experiments and models in MLflow keep it."""
     created_at: Mapped[datetime]

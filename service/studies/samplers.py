@@ -29,7 +29,8 @@ def make_sampler(
     """For trial `number` alone. A sampler that is kept draws random numbers that depend on every
     suggestion before, and a crash would lose where it was."""
     options: dict[str, Any] = spec.model_dump(exclude={"name", "seed"})
-    seed = _seed_of(spec.seed, number)
+    # Trials of one search, and equal trials of searches with other seeds, have nothing in common.
+    seed = int(np.random.SeedSequence((spec.seed, number)).generate_state(1)[0])
     with warnings.catch_warnings():
         # Of options that Optuna calls experimental, or will drop in version 6.
         warnings.simplefilter("ignore", ExperimentalWarning)
@@ -45,12 +46,6 @@ def make_sampler(
                 return TPESampler(seed=seed, **options)
             case _:
                 return RandomSampler(seed)
-
-
-def _seed_of(seed: int, number: int) -> int:
-    """Trials of one search, and equal trials of searches with other seeds, have nothing in
-    common."""
-    return int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
 
 
 class _NumberedQMCSampler(QMCSampler):

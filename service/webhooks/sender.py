@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.jobs.background_loop import BackgroundLoop
+from service.jobs.background_loop import RECONCILE_SECONDS, BackgroundLoop
 from service.settings import Settings
 from service.store import deliveries
 from service.store.database import Database
@@ -37,11 +37,15 @@ class WebhookSender(BackgroundLoop):
     name = "webhooks"
 
     def __init__(
-        self, database: Database, settings: Settings, requests: Requests | None = None
+        self,
+        database: Database,
+        settings: Settings,
+        requests: Requests | None = None,
+        poll_seconds: float = RECONCILE_SECONDS,
     ) -> None:
         super().__init__(period=0.0)  # a step waits for outcomes itself
         self._database = database
-        self._poll_seconds = settings.reconcile_seconds
+        self._poll_seconds = poll_seconds
         self._requests = requests or Requests(settings)
         self._outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
         self._unwritten: list[Outcome] = []

@@ -1,9 +1,11 @@
 """A real uvicorn on a real database and broker."""
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -25,6 +27,23 @@ class Server:
     settings: Settings
     database: Database
     client: httpx.Client
+
+
+def code(answer: httpx.Response) -> tuple[int, str]:
+    """The status of a problem, and its code."""
+    return answer.status_code, answer.json()["code"]
+
+
+def upload(client: httpx.Client, content: bytes = b"{}\n", name: str = "a.jsonl") -> httpx.Response:
+    files = {"file": (name, content)}
+    return client.post("/v1/files", files=files, data={"purpose": "fine-tune"})
+
+
+def uploaded(client: httpx.Client, *given: Any) -> str:
+    """Id of the file."""
+    answer = upload(client, *given)
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["id"])
 
 
 @contextmanager
@@ -72,3 +91,18 @@ def server(api_settings: Settings, database: Database) -> Iterator[Server]:
 @pytest.fixture
 def client(server: Server) -> httpx.Client:
     return server.client
+
+
+@pytest.fixture(scope="module")
+def shared_client(
+    sqlite_template: Path, api_broker_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[httpx.Client]:
+    """One server for the tests of a module whose result no other test's jobs can change."""
+    home = tmp_path_factory.mktemp("shared")
+    shutil.copy(sqlite_template, home / "finetune.db")
+    settings = Settings(home=home, auth="off", redis_url=SecretStr(api_broker_url))
+    with (
+        running(settings) as url,
+        httpx.Client(base_url=url, timeout=30, verify=False) as client,
+    ):
+        yield client

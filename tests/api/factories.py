@@ -3,7 +3,11 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
 from service.api.faults.collect import collect
+from service.api.faults.walk import models_in
 from service.contract.spec import SPEC_VERSION, JobSpec
 from service.contract.states import JobState, Stage
 from service.store.database import Database
@@ -59,6 +63,15 @@ def add_job(database: Database, **columns: Any) -> str:
             JobLabelRow(key=key, value=value, job_id=row.id) for key, value in row.metadata_.items()
         )
     return row.id
+
+
+def fields_at(place: str) -> list[FieldInfo]:
+    """The fields of the spec with this path, in the sections of each kind."""
+    models: list[type[BaseModel]] = [JobSpec]
+    for name in place.split("."):
+        fields = [model.model_fields[name] for model in models if name in model.model_fields]
+        models = [inner for field in fields for inner in models_in(field.annotation)]
+    return fields
 
 
 def lines(body: Any) -> list[Line]:

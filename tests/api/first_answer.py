@@ -1,13 +1,16 @@
-"""A new interpreter that starts the API, is asked once, and stops."""
+"""The API in an interpreter of its own."""
 
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.services import free_port
+from tests.api.raw_http import LIVE, Address, send, status_of
+from tests.support.services import free_port, wait_until
 
 _CODE = """
 import json, sys, threading, time, urllib.request, uvicorn
@@ -47,3 +50,34 @@ def first_answer(home: Path) -> FirstAnswer:
         text=True,
     )
     return FirstAnswer(**json.loads(done.stdout))
+
+
+@contextmanager
+def api_process(
+    home: Path, database_url: str, *before: str
+) -> Iterator[tuple[subprocess.Popen[bytes], Address]]:
+    """An open `finetune api` that answers, and its address; `before` starts the command."""
+    port = free_port()
+    variables = {
+        "FINETUNE_HOME": str(home),
+        "FINETUNE_AUTH": "off",
+        "FINETUNE_DATABASE_URL": database_url,
+        "FINETUNE_REDIS_URL": "redis://127.0.0.1:1/0",
+        "FINETUNE_LOG_LEVEL": "ERROR",
+    }
+    command = [*before, sys.executable, "-m", "service.cli", "api", "--port", str(port)]
+    process = subprocess.Popen(command, env={**os.environ, **variables})
+    address = ("127.0.0.1", port)
+    try:
+        wait_until(lambda: _answers(address), 60, "the API")
+        yield process, address
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _answers(address: Address) -> bool:
+    try:
+        return status_of(send(address, LIVE)) == 200
+    except OSError:
+        return False

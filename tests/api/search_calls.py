@@ -28,10 +28,6 @@ def ids(answer: httpx.Response) -> list[str]:
     return [each["id"] for each in answer.json()["data"]]
 
 
-def code(answer: httpx.Response) -> tuple[int, str]:
-    return answer.status_code, answer.json()["code"]
-
-
 def add_in(server: Server, state: str, **columns: Any) -> str:
     """A search in this state, which has made trials unless it is queued."""
     started = None if state == "queued" else START

@@ -34,6 +34,13 @@ def trained(server: Server, job_id: str) -> dict[str, Any]:
     return {"output_dir": output, "metrics": {}, "baseline": {}, "steps": 1, "epochs": 1.0}
 
 
+def log_of(server: Server, job_id: str) -> Path:
+    """Where the job's log is written; the folder exists."""
+    path = server.settings.workspace(job_id) / "job.log"
+    path.parent.mkdir(parents=True)
+    return path
+
+
 def artifact(server: Server, job_id: str, name: str, path: str, content: bytes) -> Path:
     """A file of the workspace with its row; a link that is there already is left as it is."""
     file = server.settings.workspace(job_id) / path

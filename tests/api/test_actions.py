@@ -1,6 +1,5 @@
 """Pause, resume, retry, clone and delete over HTTP: what is answered is what is stored."""
 
-import hashlib
 from typing import Any
 
 import httpx
@@ -8,10 +7,10 @@ import pytest
 
 from service.contract.spec import SPEC_VERSION
 from service.contract.states import ACTIONS, JobState
-from service.store.models import ArtifactRow, FileRow, JobRow
-from tests.api.conftest import Server
+from service.store.models import FileRow, JobRow
+from tests.api.conftest import Server, code, uploaded
 from tests.api.factories import SPEC, START, add_job, spec
-from tests.api.stage_results import prepared, trained
+from tests.api.stage_results import artifact, prepared, trained
 
 FAILURE = {"code": "out_of_memory", "message": "too big", "action": "Less.", "details": {}}
 
@@ -33,13 +32,6 @@ def events(server: Server, job_id: str) -> list[dict[str, Any]]:
     return data
 
 
-def upload(client: httpx.Client, name: str = "data.jsonl") -> str:
-    answer = client.post(
-        "/v1/files", files={"file": (name, b"{}")}, data={"purpose": "fine-tune"}
-    ).json()
-    return str(answer["id"])
-
-
 class TestPauseAndResume:
     def test_a_waiting_job(self, client: httpx.Client) -> None:
         job_id = client.post("/v1/jobs", json=SPEC).json()["id"]
@@ -52,38 +44,30 @@ class TestPauseAndResume:
             resumed = client.post(f"/v1/jobs/{job_id}/resume").json()
             assert (resumed["state"], resumed["queue_position"]) == ("queued", 1)
 
-    @pytest.mark.parametrize("action", ["pause", "resume"])
-    @pytest.mark.parametrize(
-        ("state", "code"),
-        [
-            ("cancelling", "wrong_state"),
-            ("cancelled", "job_ended"),
-            ("failed", "job_ended"),
-            ("succeeded", "job_ended"),
-        ],
-    )
-    def test_refused(self, server: Server, action: str, state: str, code: str) -> None:
-        job_id = add_job(server.database, state=state)
-        answer = server.client.post(f"/v1/jobs/{job_id}/{action}")
-        problem = answer.json()
-        assert (answer.status_code, problem["code"], problem["state"]) == (409, code, state)
-        assert server.client.get(f"/v1/jobs/{job_id}").json()["state"] == state
+    def test_refused(self, server: Server) -> None:
+        ended = dict.fromkeys(("cancelled", "failed", "succeeded"), "job_ended")
+        for state, expected in {"cancelling": "wrong_state", **ended}.items():
+            path = f"/v1/jobs/{add_job(server.database, state=state)}"
+            for action in ("pause", "resume"):
+                answer = server.client.post(f"{path}/{action}")
+                assert (*code(answer), answer.json()["state"]) == (409, expected, state)
+                assert server.client.get(path).json()["state"] == state
 
-    @pytest.mark.parametrize("state", list(JobState))
-    def test_a_page_says_what_can_be_done_and_it_can(self, server: Server, state: JobState) -> None:
-        actions = server.client.get(f"/v1/jobs/{add_job(server.database, state=state)}").json()[
-            "actions"
-        ]
-        of_a_model = {"promote", "publish"}  # and this one has made nothing
-        assert actions == [each for each in ACTIONS[state] if each not in of_a_model]
-        for action in ("pause", "resume", "cancel", "retry"):
-            job_id = add_job(server.database, state=state)
-            answer = server.client.post(f"/v1/jobs/{job_id}/{action}")
-            changed = answer.status_code == 200 and answer.json()["state"] != state
-            assert changed == (action in actions), (action, answer.text)
-        deleted = server.client.delete(f"/v1/jobs/{add_job(server.database, state=state)}")
-        assert (deleted.status_code == 200) == ("delete" in actions)
-        assert ("cancel it first" in deleted.text) == ("delete" not in actions)
+    def test_a_page_says_what_can_be_done_and_it_can(self, server: Server) -> None:
+        def made(state: JobState) -> str:
+            return f"/v1/jobs/{add_job(server.database, state=state)}"
+
+        of_a_model = {"promote", "publish"}  # and these have made nothing
+        for state in JobState:
+            actions = server.client.get(made(state)).json()["actions"]
+            assert actions == [each for each in ACTIONS[state] if each not in of_a_model]
+            for action in ("pause", "resume", "cancel", "retry"):
+                answer = server.client.post(f"{made(state)}/{action}")
+                changed = answer.status_code == 200 and answer.json()["state"] != state
+                assert changed == (action in actions), (state, action, answer.text)
+            deleted = server.client.delete(made(state))
+            assert (deleted.status_code == 200) == ("delete" in actions), state
+            assert ("cancel it first" in deleted.text) == ("delete" not in actions), state
 
 
 class TestRetry:
@@ -149,7 +133,7 @@ class TestRetry:
         assert "newer version" in answer.json()["detail"]
 
     def test_an_upload_that_is_needed_again_and_gone(self, server: Server) -> None:
-        file_id = upload(server.client)
+        file_id = uploaded(server.client)
         body = spec(dataset={"source": "upload", "train": file_id})
         at_train = failed_job(server, "train", spec=body)
         at_prepare = failed_job(server, "prepare", spec=body)
@@ -168,18 +152,18 @@ class TestClone:
     ) -> httpx.Response:
         return client.post(f"/v1/jobs/{job_id}/clone", json=patch, headers=headers)
 
-    @pytest.mark.parametrize("state", list(JobState))
-    def test_in_any_state_the_original_stays(self, server: Server, state: JobState) -> None:
-        original = add_job(server.database, state=state, spec=spec(name="one"))
-        answer = self.clone(server.client, original, {})
-        clone = answer.json()
-        assert answer.status_code == 201
-        assert answer.headers["location"] == f"/v1/jobs/{clone['id']}"
-        assert (clone["state"], clone["cloned_from"]) == ("queued", original)
-        kept = server.client.get(f"/v1/jobs/{original}").json()
-        assert (kept["state"], kept["cloned_from"]) == (state, None)
-        assert clone["spec"] == kept["spec"]
-        assert events(server, clone["id"])[0]["data"]["cloned_from"] == original
+    def test_in_any_state_the_original_stays(self, server: Server) -> None:
+        for state in JobState:
+            original = add_job(server.database, state=state, spec=spec(name="one"))
+            answer = self.clone(server.client, original, {})
+            clone = answer.json()
+            assert answer.status_code == 201, state
+            assert answer.headers["location"] == f"/v1/jobs/{clone['id']}"
+            assert (clone["state"], clone["cloned_from"]) == ("queued", original)
+            kept = server.client.get(f"/v1/jobs/{original}").json()
+            assert (kept["state"], kept["cloned_from"]) == (state, None)
+            assert clone["spec"] == kept["spec"]
+            assert events(server, clone["id"])[0]["data"]["cloned_from"] == original
 
     def test_with_changes(self, client: httpx.Client) -> None:
         body = spec(
@@ -262,19 +246,7 @@ class TestDelete:
     def test_a_download_that_has_begun_comes_to_its_end(self, server: Server) -> None:
         job_id = failed_job(server, "publish")
         content = b"w" * 8_000_000
-        target = server.settings.workspace(job_id) / "attempts" / "2" / "output" / "w.bin"
-        target.write_bytes(content)
-        with server.database.write() as session:
-            session.add(
-                ArtifactRow(
-                    job_id=job_id,
-                    name="w.bin",
-                    path="attempts/2/output/w.bin",
-                    bytes=len(content),
-                    sha256=hashlib.sha256(content).hexdigest(),
-                    created_at=START,
-                )
-            )
+        target = artifact(server, job_id, "w.bin", "attempts/2/output/w.bin", content)
         with server.client.stream("GET", f"/v1/jobs/{job_id}/artifacts/w.bin") as answer:
             pieces = answer.iter_bytes(65536)
             got = next(pieces)
@@ -289,15 +261,14 @@ class TestIdempotencyKey:
     def test_a_replay_is_answered_though_its_file_is_gone(self, server: Server) -> None:
         """The first answer was lost; what it made is not made undone by what came after."""
         client = server.client
-        body = spec(dataset={"source": "upload", "train": upload(client)})
+        body = spec(dataset={"source": "upload", "train": uploaded(client)})
         key = {"Idempotency-Key": "k"}
         first = client.post("/v1/jobs", json=body, headers=key).json()
         client.post(f"/v1/jobs/{first['id']}/cancel")
         assert client.delete(f"/v1/files/{body['dataset']['train']}").status_code == 200
         again = client.post("/v1/jobs", json=body, headers=key)
         assert (again.status_code, again.json()["id"]) == (201, first["id"])
-        without = client.post("/v1/jobs", json=body)
-        assert (without.status_code, without.json()["code"]) == (422, "invalid_spec")
+        assert code(client.post("/v1/jobs", json=body)) == (422, "invalid_spec")
 
     def test_a_number_that_no_field_takes_is_a_fault(self, client: httpx.Client) -> None:
         answer = client.post(
@@ -310,7 +281,7 @@ class TestIdempotencyKey:
 
 class TestUploads:
     def test_making_a_job_notes_the_use_of_its_files(self, server: Server) -> None:
-        used, other = upload(server.client), upload(server.client)
+        used, other = uploaded(server.client), uploaded(server.client)
         body = spec(dataset={"source": "upload", "train": [used, used], "validation": used})
         job = server.client.post("/v1/jobs", json=body).json()
         with server.database.read() as session:
@@ -333,12 +304,7 @@ class TestGone:
             workspace_pruned_at=START,
             results={"train": {"output_dir": "attempts/2/output"}},
         )
-        with server.database.write() as session:
-            session.add(
-                ArtifactRow(
-                    job_id=job_id, name="a", path="a", bytes=1, sha256="ab", created_at=START
-                )
-            )
+        artifact(server, job_id, "a", "a", b"x").unlink()
         answer = server.client.get(f"/v1/jobs/{job_id}/artifacts/a")
         assert (answer.status_code, answer.json()["code"]) == (410, "artifact_gone")
         assert "2026-01-01" in answer.json()["detail"]

@@ -24,6 +24,11 @@ from tests.support.services import free_port
 PROBLEM = "application/problem+json"
 
 
+@pytest.fixture
+def client(shared_client: httpx.Client) -> httpx.Client:
+    return shared_client
+
+
 class TestProcess:
     def test_answers_without_the_ml_stack(self, tmp_path: Path) -> None:
         # What makes it quick to start; the seconds are those of `make bench NAME=start`.

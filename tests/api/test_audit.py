@@ -4,7 +4,7 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import delete, event, update
+from sqlalchemy import delete, event, select, update
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from service.contract.roles import Role
@@ -16,19 +16,20 @@ from service.store.keys import Grant
 from service.store.models import AuditRow
 from service.store.scope import EVERYTHING
 from tests.api.conftest import Server, running
+from tests.api.factories import SPEC
 from tests.support.databases import on_both
 from tests.support.projects import make_job_of, make_project
-
-SPEC = {
-    "task": "question-answering",
-    "model": {"name_or_path": "org/model"},
-    "dataset": {"source": "hub", "name": "squad"},
-}
 
 
 def log(server: Server, **params: Any) -> list[dict[str, Any]]:
     data: list[dict[str, Any]] = server.client.get("/v1/audit", params=params).json()["data"]
     return data
+
+
+def written(database: Database) -> list[AuditRow]:
+    """All rows, the newest first."""
+    with database.read() as session:
+        return audit.page(session, EVERYTHING, audit.Wanted(), after=None, limit=99)[0]
 
 
 class TestAudit:
@@ -112,8 +113,7 @@ class TestRefusals:
             assert client.post("/v1/jobs", json=SPEC, headers=reader).status_code == 403
             assert client.get("/v1/audit", headers=reader).status_code == 403
             mine = client.get("/v1/audit", headers={"Authorization": f"Bearer {admins}"}).json()
-        with database.read() as session:
-            rows, _ = audit.page(session, EVERYTHING, audit.Wanted(), after=None, limit=9)
+        rows = written(database)
         assert [(row.action, row.outcome, row.code) for row in rows] == [
             ("list_audit", "refused", "forbidden"),
             ("create_job", "refused", "forbidden"),
@@ -129,9 +129,7 @@ class TestRefusals:
         closed = api_settings.model_copy(update={"auth": "required"})
         with running(closed) as url, httpx.Client(base_url=url, timeout=30) as client:
             assert {client.get("/v1/jobs").status_code for _ in range(50)} == {401}
-        with database.read() as session:
-            rows, _ = audit.page(session, EVERYTHING, audit.Wanted(), after=None, limit=99)
-        assert 10 <= len(rows) <= 20
+        assert 10 <= len(written(database)) <= 20
 
 
 @on_both
@@ -139,7 +137,8 @@ class TestAppendOnly:
     def write(self, database: Database, days_ago: int = 0) -> None:
         with database.write() as session:
             entry = Entry("create_job", target="job-1\x00")
-            audit.write_all(session, [entry], session.scalar(_now(-86400 * days_ago)))
+            at: Any = session.scalar(select(db_now(-86400 * days_ago)))
+            audit.write_all(session, [entry], at)
 
     @pytest.mark.parametrize(
         "change", [update(AuditRow).values(action="nothing"), delete(AuditRow)], ids=["u", "d"]
@@ -150,8 +149,7 @@ class TestAppendOnly:
         self.write(database)
         with pytest.raises(DBAPIError, match="append-only"), database.write() as session:
             session.execute(change)
-        with database.read() as session:
-            [row], _ = audit.page(session, EVERYTHING, audit.Wanted(), after=None, limit=9)
+        [row] = written(database)
         assert (row.action, row.target) == ("create_job", "job-1")
 
     def test_old_rows_are_forgotten(self, database: Database) -> None:
@@ -168,14 +166,10 @@ class TestAppendOnly:
         audit.begin(Entry("create_job"))
         with pytest.raises(ConnectionError), database.write():
             raise ConnectionError
-        with database.read() as session:
-            rows, _ = audit.page(session, EVERYTHING, audit.Wanted(), after=None, limit=9)
-        assert rows == []
+        assert written(database) == []
         with database.write():
             pass
-        with database.read() as session:
-            rows, _ = audit.page(session, EVERYTHING, audit.Wanted(), after=None, limit=9)
-        assert [row.action for row in rows] == ["create_job"]
+        assert [row.action for row in written(database)] == ["create_job"]
 
     def test_a_change_that_is_tried_again_after_a_failed_commit_is_noted(
         self, database: Database
@@ -194,12 +188,4 @@ class TestAppendOnly:
         for _ in range(2):
             with database.write():
                 pass
-        with database.read() as session:
-            rows, _ = audit.page(session, EVERYTHING, audit.Wanted(), after=None, limit=9)
-        assert [row.action for row in rows] == ["delete_file"]
-
-
-def _now(offset: float) -> Any:
-    from sqlalchemy import select
-
-    return select(db_now(offset))
+        assert [row.action for row in written(database)] == ["delete_file"]

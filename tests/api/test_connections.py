@@ -2,13 +2,9 @@
 
 import http.client
 import json
-import os
 import resource
 import shutil
-import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -20,8 +16,18 @@ import pytest
 from service.api.connection_limits import Limits, affordable
 from service.settings import Settings
 from tests.api.conftest import running
-from tests.api.raw_http import address_of, answer, drip, half_open, is_closed, send, status_of
-from tests.support.services import free_port, wait_until
+from tests.api.first_answer import api_process
+from tests.api.raw_http import (
+    LIVE,
+    Address,
+    address_of,
+    answer,
+    drip,
+    half_open,
+    is_closed,
+    send,
+    status_of,
+)
 
 _QUICK = Limits(
     most_connections=24,
@@ -35,8 +41,6 @@ _QUICK = Limits(
     headers=20,
 )
 _LIVE = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
-_LAST = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-Address = tuple[str, int]
 
 
 @pytest.fixture
@@ -53,7 +57,7 @@ def quick(sqlite_template: Path, tmp_path: Path) -> Iterator[Address]:
 
 
 def is_alive(address: Address) -> bool:
-    return b'{"status":"live"}' in send(address, _LAST)
+    return b'{"status":"live"}' in send(address, LIVE)
 
 
 def _sent(connection: socket.socket, request: bytes) -> bool:
@@ -149,35 +153,13 @@ class TestNumber:
 
     def test_280_of_them_and_256_descriptors(self, sqlite_url: str, tmp_path: Path) -> None:
         """They killed the API."""
-        port = free_port()
-        environment = os.environ | {
-            "FINETUNE_HOME": str(tmp_path),
-            "FINETUNE_DATABASE_URL": sqlite_url,
-            "FINETUNE_REDIS_URL": "redis://127.0.0.1:1/0",
-            "FINETUNE_LOG_LEVEL": "ERROR",
-        }
-        command = [sys.executable, "-m", "service.cli", "api", "--port", str(port)]
-        process = subprocess.Popen(
-            ["bash", "-c", 'ulimit -n 256; exec "$@"', "-", *command], env=environment
-        )
-        address = ("127.0.0.1", port)
-        try:
-            wait_until(lambda: _answers(address), 60, "the API")
+        few = ("bash", "-c", 'ulimit -n 256; exec "$@"', "-")
+        with api_process(tmp_path, sqlite_url, *few) as (process, address):
             with half_open(address, 280):
                 started = time.monotonic()
                 assert is_alive(address)
                 assert time.monotonic() - started < 2
             assert process.poll() is None
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(30)
-
-
-def _answers(address: Address) -> bool:
-    try:
-        return status_of(send(address, _LAST)) == 200
-    except OSError:
-        return False
 
 
 _POST = b"POST /v1/jobs/validate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -290,7 +272,8 @@ class TestRequests:
     def test_what_is_a_request_is_answered(
         self, quick: Address, request_bytes: bytes, status: int
     ) -> None:
-        assert status_of(send(quick, request_bytes, seconds=1.5)) == status
+        with half_open(quick, 1, request_bytes) as [connection]:
+            assert status_of(connection.recv(65536)) == status
 
     def test_each_that_is_refused_is_one_line_of_the_log(
         self, quick: Address, caplog: pytest.LogCaptureFixture

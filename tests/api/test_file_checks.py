@@ -11,16 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from service.api import file_checks
-from tests.api.conftest import Server
+from tests.api.conftest import Server, uploaded
 from tests.data.squad_sample import squad_file
 
 
 def upload(client: httpx.Client, content: bytes) -> str:
-    form = {"files": {"file": ("a.bin", content)}, "data": {"purpose": "fine-tune"}}
-    answer = client.post("/v1/files", **form)  # type: ignore[arg-type]
-    assert answer.status_code == 200, answer.text
-    file_id: str = answer.json()["id"]
-    return file_id
+    """Id of a file whose name does not tell its format."""
+    return uploaded(client, content, "a.bin")
 
 
 def check(client: httpx.Client, file_id: str, task: Any = "causal-lm", **query: Any) -> Any:

@@ -20,16 +20,9 @@ from service.settings import Settings
 from service.store.database import Database, db_now
 from service.store.models import FileRow, RemovalRow
 from service.store.owner_models import DEFAULT_PROJECT
-from tests.api.conftest import Server
+from tests.api.conftest import Server, code, upload, uploaded
 from tests.api.factories import spec
 from tests.support.services import wait_until
-
-
-def upload(client: httpx.Client, content: bytes = b'{"a": 1}\n', name: str = "a.jsonl") -> str:
-    answer = client.post("/v1/files", files={"file": (name, content)}, data={"purpose": "evals"})
-    assert answer.status_code == 200, answer.text
-    file_id: str = answer.json()["id"]
-    return file_id
 
 
 def left(server: Server) -> list[str]:
@@ -39,7 +32,7 @@ def left(server: Server) -> list[str]:
 
 class TestOpenAIClient:
     def test_a_file_that_a_job_needs_is_kept_and_not_asked_for_again(self, server: Server) -> None:
-        file_id = upload(server.client)
+        file_id = uploaded(server.client)
         body = spec(dataset={"source": "upload", "train": file_id})
         job = server.client.post("/v1/jobs", json=body).json()
         client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=5)
@@ -57,12 +50,9 @@ class TestCreateFile:
     def test_more_than_the_limit_is_413_and_leaves_nothing(self, server: Server) -> None:
         limit = server.settings.max_upload_bytes
         for size in (limit + 1, limit + 10**6):
-            answer = server.client.post(
-                "/v1/files", files={"file": ("a", b"x" * size)}, data={"purpose": "evals"}
-            )
-            assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
+            assert code(upload(server.client, b"x" * size)) == (413, "body_too_large")
         assert left(server) == []
-        upload(server.client, b"x" * limit)
+        uploaded(server.client, b"x" * limit)
 
     def test_an_unannounced_flood_is_413(self, server: Server) -> None:
         def flood() -> object:
@@ -76,9 +66,8 @@ class TestCreateFile:
         assert answer.status_code == 413
         assert left(server) == []
 
-    @pytest.mark.parametrize(
-        ("content_type", "body", "status", "code"),
-        [
+    def test_what_is_no_form(self, server: Server) -> None:
+        for content_type, body, *expected in (
             ("application/json", b"{}", 415, "unsupported_media_type"),
             ("multipart/form-data", b"", 400, "invalid_multipart"),
             ("multipart/form-data; boundary=b", b"", 400, "invalid_multipart"),
@@ -86,15 +75,11 @@ class TestCreateFile:
             ("multipart/form-data; boundary=b", b"--b\r\n\r\nx", 400, "invalid_multipart"),
             ("multipart/form-data; boundary=b", b"--b--\r\n", 422, "invalid_request"),
             ("multipart/form-data; boundary=" + "b" * 400, b"--b--", 400, "invalid_multipart"),
-        ],
-    )
-    def test_what_is_no_form(
-        self, server: Server, content_type: str, body: bytes, status: int, code: str
-    ) -> None:
-        headers = {"Content-Type": content_type}
-        answer = server.client.post("/v1/files", content=body, headers=headers)
-        assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
-        assert left(server) == []
+        ):
+            headers = {"Content-Type": content_type}
+            answer = server.client.post("/v1/files", content=body, headers=headers)
+            assert [*code(answer)] == expected, answer.text
+            assert left(server) == []
 
     def test_faults_of_the_fields(self, server: Server) -> None:
         answer = server.client.post(
@@ -116,7 +101,7 @@ class TestCreateFile:
         assert left(server) == []
 
     def test_the_name_is_only_a_name(self, server: Server) -> None:
-        file_id = upload(server.client, name="../..\\etc/passwd")
+        file_id = uploaded(server.client, b"x", "../..\\etc/passwd")
         assert server.client.get(f"/v1/files/{file_id}").json()["filename"] == "passwd"
         assert left(server) == [file_id]
 
@@ -135,7 +120,7 @@ class TestCreateFile:
 
 class TestContent:
     def test_ranges_and_etag(self, server: Server) -> None:
-        file_id = upload(server.client, b"0123456789")
+        file_id = uploaded(server.client, b"0123456789")
         url = f"/v1/files/{file_id}/content"
         whole = server.client.get(url)
         etag = f'"{hashlib.sha256(b"0123456789").hexdigest()}"'
@@ -149,13 +134,11 @@ class TestContent:
         stale = server.client.get(url, headers={"Range": "bytes=2-4", "If-Range": '"other"'})
         assert (stale.status_code, stale.content) == (200, b"0123456789")
 
-    @pytest.mark.parametrize(
-        "value", ["bytes=10-", "bytes=x", "lines=1-2", "bytes=5-2", "bytes=-0"]
-    )
-    def test_a_range_that_cannot_be_served_is_416(self, server: Server, value: str) -> None:
-        file_id = upload(server.client, b"0123456789")
-        answer = server.client.get(f"/v1/files/{file_id}/content", headers={"Range": value})
-        assert (answer.status_code, answer.json()["code"]) == (416, "range_not_satisfiable")
+    def test_a_range_that_cannot_be_served_is_416(self, client: httpx.Client) -> None:
+        path = f"/v1/files/{uploaded(client, b'0123456789')}/content"
+        for value in ("bytes=10-", "bytes=x", "lines=1-2", "bytes=5-2", "bytes=-0"):
+            answer = client.get(path, headers={"Range": value})
+            assert (answer.status_code, answer.json()["code"]) == (416, "range_not_satisfiable")
 
 
 class _Cut(Database):

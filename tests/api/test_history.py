@@ -4,13 +4,10 @@ import os
 
 import pytest
 
-from service.store.models import (
-    EventRow,
-    MetricRow,
-)
+from service.store.models import EventRow, MetricRow
 from tests.api.conftest import Server
 from tests.api.factories import START, add_job
-from tests.api.stage_results import artifact
+from tests.api.stage_results import artifact, log_of
 from tests.support.databases import on_both
 from tests.support.job_rows import add_checkpoint
 
@@ -66,8 +63,7 @@ class TestLogs:
         url = f"/v1/jobs/{job_id}/logs"
         empty = server.client.get(url).json()
         assert empty == {"content": "", "offset": 0, "next_offset": 0, "size": 0, "eof": False}
-        path = server.settings.workspace(job_id) / "job.log"
-        path.parent.mkdir(parents=True)
+        path = log_of(server, job_id)
         text = "a" * 15 + "é" + "😀" * 20
         path.write_bytes(text.encode() + "😀".encode()[:2])
         offset, got = 0, ""
@@ -82,24 +78,21 @@ class TestLogs:
 
     def test_eof_when_the_job_has_ended(self, server: Server) -> None:
         job_id = add_job(server.database, state="failed", ended_at=START)
-        path = server.settings.workspace(job_id) / "job.log"
-        path.parent.mkdir(parents=True)
+        path = log_of(server, job_id)
         path.write_bytes(b"end\xf0\x9f")
         part = server.client.get(f"/v1/jobs/{job_id}/logs").json()
         assert (part["content"], part["next_offset"], part["eof"]) == ("end\ufffd", 5, True)
 
     def test_a_link_is_not_followed(self, server: Server) -> None:
         job_id = add_job(server.database, state="failed", ended_at=START)
-        path = server.settings.workspace(job_id) / "job.log"
-        path.parent.mkdir(parents=True)
+        path = log_of(server, job_id)
         path.symlink_to("/etc/passwd")
         part = server.client.get(f"/v1/jobs/{job_id}/logs").json()
         assert (part["content"], part["size"]) == ("", 0)
 
     def test_a_pipe_blocks_nobody(self, server: Server) -> None:
         job_id = add_job(server.database, state="failed", ended_at=START)
-        path = server.settings.workspace(job_id) / "job.log"
-        path.parent.mkdir(parents=True)
+        path = log_of(server, job_id)
         os.mkfifo(path)
         assert server.client.get(f"/v1/jobs/{job_id}/logs").json()["content"] == ""
 
@@ -123,9 +116,7 @@ class TestArtifacts:
     )
     def test_only_what_has_a_row(self, server: Server, path: str) -> None:
         job_id = add_job(server.database)
-        log = server.settings.workspace(job_id) / "job.log"
-        log.parent.mkdir(parents=True)
-        log.write_text("secret")
+        log_of(server, job_id).write_text("secret")
         answer = server.client.get(f"/v1/jobs/{job_id}/artifacts/{path}")
         assert answer.status_code == 404
 

@@ -8,9 +8,7 @@ import pytest
 
 from service.contract.failures import Failure, FailureCode
 from service.contract.states import JobState, Stage
-from service.store.models import (
-    AttemptRow,
-)
+from service.store.models import AttemptRow
 from tests.api.conftest import Server
 from tests.api.factories import SPEC, START, add_job, spec
 from tests.support.databases import on_both

@@ -11,7 +11,7 @@ import pytest
 
 from service.jobs import removal
 from service.store.models import JobRow
-from tests.api.conftest import Server
+from tests.api.conftest import Server, code
 from tests.api.factories import START, add_job, spec
 from tests.api.stage_results import artifact
 from tests.support.services import wait_until
@@ -105,8 +105,7 @@ class TestModel:
         assert words in answer.json()["detail"]
 
     def test_an_unknown_job(self, server: Server) -> None:
-        answer = server.client.get(url("job-1"))
-        assert (answer.status_code, answer.json()["code"]) == (404, "job_not_found")
+        assert code(server.client.get(url("job-1"))) == (404, "job_not_found")
 
     def test_removed_to_make_room(self, server: Server) -> None:
         answer = server.client.get(url(add(server, workspace_pruned_at=START)))
@@ -117,8 +116,7 @@ class TestModel:
         job_id = add(server, state="running", stage="train", follow_up=follow_up, ended_at=None)
         assert server.client.get(url(job_id)).status_code == 200  # the earlier model
         artifact(server, job_id, "model/config.json", "attempts/4/output/config.json", b"[]")
-        answer = server.client.get(url(job_id))
-        assert (answer.status_code, answer.json()["code"]) == (409, "wrong_state")
+        assert code(server.client.get(url(job_id))) == (409, "wrong_state")
         with server.database.write() as session:
             row = session.get_one(JobRow, job_id)
             row.follow_up, row.results = None, {"train": {"output_dir": "attempts/4/output"}}
@@ -142,8 +140,7 @@ class TestModel:
             file.symlink_to(secret)
         elif harm == "other size":
             file.write_bytes(b"{     }")
-        answer = server.client.get(url(job_id))
-        assert (answer.status_code, answer.json()["code"]) == (410, "artifact_gone")
+        assert code(server.client.get(url(job_id))) == (410, "artifact_gone")
         assert open_files(server, job_id) == []
 
 

@@ -1,4 +1,5 @@
-"""Names of TrainingArguments and of the reference scripts: each is known, and leads somewhere."""
+"""Names of TrainingArguments, of the reference scripts and of other tools: each leads to the field
+that is meant, and nothing is said about a guess."""
 
 from typing import Any
 
@@ -9,22 +10,16 @@ from service.api.faults.collect import collect
 from service.api.faults.walk import models_in
 from service.contract.spec import JobSpec
 from service.contract.training import TrainingSpec
-from service.contract.training_arguments.aliases import ALIASES
-from service.contract.training_arguments.moved_options import ELSEWHERE
-from service.contract.training_arguments.refused_options import REFUSED
+from service.contract.training_arguments.common_names import COMMON_NAMES
 from service.contract.training_arguments.script_options import NOT_NEEDED, PLACES
-from tests.api.factories import spec
+from tests.api.factories import SPEC, fields_at, spec
 
 
 class TestNamesOfTheScripts:
     @pytest.mark.parametrize(("name", "place"), PLACES.items())
     def test_lead_to_fields(self, name: str, place: str) -> None:
         """Each place exists in the spec, in that of some task."""
-        models: list[type[BaseModel]] = [JobSpec]
-        for part in place.split("."):
-            fields = [model.model_fields[part] for model in models if part in model.model_fields]
-            assert fields, f"{name}: {place}"
-            models = [inner for field in fields for inner in models_in(field.annotation)]
+        assert fields_at(place), f"{name}: {place}"
 
     @pytest.mark.parametrize(
         "names",
@@ -76,14 +71,60 @@ class TestExamples:
                         adapter.validate_python(field.examples[0])
 
 
-class TestNames:
-    def test_every_option_of_the_installed_transformers_is_accounted_for(self) -> None:
-        import dataclasses
+Found = list[tuple[str, str | None]]
 
-        from transformers import TrainingArguments
 
-        installed = {field.name for field in dataclasses.fields(TrainingArguments)}
-        tables = (set(TrainingSpec.model_fields), set(ELSEWHERE), set(REFUSED), set(ALIASES))
-        assert installed <= set().union(*tables)
-        assert installed >= set(REFUSED)
-        assert sum(map(len, tables)) == len(set().union(*tables))
+def suggestions(body: Any) -> Found:
+    return [(fault.path, fault.suggestion) for fault in collect(body).faults]
+
+
+@pytest.mark.parametrize(("name", "places"), COMMON_NAMES.items())
+def test_each_leads_to_a_field(name: str, places: tuple[str, ...]) -> None:
+    assert all(fields_at(place) for place in places)
+    assert suggestions(spec(**{name: "x"})) == [(name, places[0])]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (
+            spec(training={"batch_size": "many", "lr": -1, "epochs": None}),
+            [
+                ("training.batch_size", "per_device_train_batch_size"),
+                ("training.epochs", "num_train_epochs"),
+                ("training.lr", "learning_rate"),
+            ],
+        ),
+        (spec(training={"rank": 8}), [("training.rank", "peft.r")]),
+        (spec(peft={"method": "lora", "rank": 8}), [("peft.rank", "r")]),
+        (
+            spec(task={"type": "causal-lm", "max_len": 64}),
+            [("task.max_len", "block_size")],
+        ),
+        (
+            spec(task={"type": "masked-lm", "max-len": 64}),
+            [("task.max-len", "max_seq_length")],
+        ),
+        # Of several tasks' names that which the task of the spec has.
+        (spec(task="causal-lm", max_len=64), [("max_len", "task.block_size")]),
+        (
+            spec(task={"type": "summarization"}, training={"seq_len": 64}),
+            [("training.seq_len", "task.max_source_length")],
+        ),
+        (
+            spec(task="masked-lm", training={"cutoff_len": 64}),
+            [("training.cutoff_len", "task.max_seq_length")],
+        ),
+        # What is missing was given by another name: that is one fault.
+        (
+            {"task": SPEC["task"], "dataset": SPEC["dataset"], "base_model": "org/model"},
+            [("base_model", "model.name_or_path")],
+        ),
+        (
+            {"task": SPEC["task"], "model": SPEC["model"], "train_file": "a.json"},
+            [("train_file", "dataset.train")],
+        ),
+    ],
+)
+def test_suggestions(body: Any, expected: Found) -> None:
+    assert suggestions(body) == expected

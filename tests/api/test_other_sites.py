@@ -1,24 +1,26 @@
 """What a page of another site can make a visitor's browser do here. The service is open (`auth` is
 off), as it is worst: nothing but the browser stands between the page and the API."""
 
+import json
+
 import httpx
 import pytest
 
+from service.api.server import options
 from service.settings import Settings
 from service.store.database import Database
-from tests.api.conftest import Server, running
+from tests.api.conftest import Server, code, running
+from tests.api.factories import SPEC
 
-SPEC = (
-    b'{"task": "question-answering", "model": {"name_or_path": "org/model"},'
-    b' "dataset": {"source": "hub", "name": "org/data"}}'
-)
+BODY = json.dumps(SPEC).encode()
 EVIL = "http://evil.example"
 SCRIPT = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "script"}
 LINK = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
 
 
-def code(answer: httpx.Response) -> tuple[int, str]:
-    return answer.status_code, answer.json()["code"]
+@pytest.fixture
+def client(shared_client: httpx.Client) -> httpx.Client:
+    return shared_client
 
 
 class TestHosts:
@@ -70,7 +72,7 @@ class TestForgedRequests:
         self, client: httpx.Client, headers: dict[str, str], content_type: str
     ) -> None:
         answer = client.post(
-            "/v1/jobs", content=SPEC, headers={**headers, "Content-Type": content_type}
+            "/v1/jobs", content=BODY, headers={**headers, "Content-Type": content_type}
         )
         assert code(answer) == (403, "cross_site")
         assert client.get("/v1/jobs").json()["data"] == []
@@ -78,7 +80,7 @@ class TestForgedRequests:
     def test_our_own_pages_do(self, server: Server) -> None:
         own = {"Origin": server.url, "Sec-Fetch-Site": "same-origin"}
         headers = {**own, "Content-Type": "application/json"}
-        assert server.client.post("/v1/jobs", content=SPEC, headers=headers).status_code == 201
+        assert server.client.post("/v1/jobs", content=BODY, headers=headers).status_code == 201
 
     def test_behind_a_proxy_that_changes_the_host(
         self, api_settings: Settings, database: Database
@@ -86,7 +88,7 @@ class TestForgedRequests:
         settings = api_settings.model_copy(update={"public_url": "https://ft.example.org"})
         headers = {"Origin": "https://ft.example.org", "Content-Type": "application/json"}
         with running(settings) as url:
-            assert httpx.post(f"{url}/v1/jobs", content=SPEC, headers=headers).status_code == 201
+            assert httpx.post(f"{url}/v1/jobs", content=BODY, headers=headers).status_code == 201
 
 
 class TestEmbedding:
@@ -141,8 +143,6 @@ class TestCors:
 
 class TestProxies:
     def test_nobody_chooses_the_address_that_is_logged(self, api_settings: Settings) -> None:
-        from service.api.server import options
-
         assert options(api_settings)["proxy_headers"] is False
         trusted = api_settings.model_copy(update={"trusted_proxies": ["10.0.0.0/8"]})
         given = options(trusted)

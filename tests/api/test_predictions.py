@@ -3,7 +3,6 @@
 from typing import Any
 
 import httpx
-import pytest
 
 from service.contract.failures import Failure, FailureCode
 from service.contract.predictions import PredictionResult
@@ -55,12 +54,6 @@ class TestPredict:
         assert (answer.status_code, answer.json()["state"]) == (202, "queued")
         assert answer.json()["waiting"].startswith("No live worker answers predictions")
 
-    def test_the_wait_has_an_end_and_the_prediction_stays(self, server: Server) -> None:
-        register_worker(server.database)
-        answer = ask(server, finished_job(server.database), wait=0.2)
-        assert (answer.status_code, answer.json()["state"]) == (202, "queued")
-        assert row(server, answer).state == "queued"
-
     def test_a_failure_is_part_of_the_answer(self, server: Server) -> None:
         register_worker(server.database)
         failure = Failure.of(FailureCode.MISSING_COLUMN, "no column")
@@ -70,9 +63,9 @@ class TestPredict:
         assert (answer.status_code, body["state"]) == (200, "failed")
         assert (body["failure"]["code"], body["answers"]) == ("missing_column", None)
 
-    @pytest.mark.parametrize(
-        ("body", "path"),
-        [
+    def test_what_is_refused(self, server: Server) -> None:
+        job_id = finished_job(server.database)
+        cases: tuple[tuple[Any, str], ...] = (
             ({}, "rows"),
             ({"rows": []}, "rows"),
             ({"rows": ROWS * 101}, "rows"),
@@ -82,11 +75,10 @@ class TestPredict:
             ({"rows": [*ROWS, {"question": "Who?"}]}, "rows[1].context"),
             ({"rows": [{"question": "Who?", "context": None}]}, "rows[0].context"),
             ({"rows": [{"question": 5, "context": "Ann."}]}, "rows[0].question"),
-        ],
-    )
-    def test_what_is_refused(self, server: Server, body: Any, path: str) -> None:
-        answer = ask(server, finished_job(server.database), body)
-        assert (answer.status_code, answer.json()["errors"][0]["path"]) == (422, path)
+        )
+        for body, path in cases:
+            answer = ask(server, job_id, body)
+            assert (answer.status_code, answer.json()["errors"][0]["path"]) == (422, path)
 
     def test_a_row_may_have_the_names_of_the_training_data(self, server: Server) -> None:
         dataset = {"source": "hub", "name": "squad", "columns": {"context": "passage"}}
@@ -107,7 +99,7 @@ class TestPredict:
         many = ask(server, job_id, {"rows": [{}] * 100}).json()["errors"]
         assert len(many) == 20
 
-    @pytest.mark.parametrize("prediction_id", ["pred-0", "pred-x", "a"])
-    def test_an_unknown_prediction(self, server: Server, prediction_id: str) -> None:
-        answer = server.client.get(f"/v1/predictions/{prediction_id}")
-        assert (answer.status_code, answer.json()["code"]) == (404, "prediction_not_found")
+    def test_an_unknown_prediction(self, client: httpx.Client) -> None:
+        for prediction_id in ("pred-0", "pred-x", "a"):
+            answer = client.get(f"/v1/predictions/{prediction_id}")
+            assert (answer.status_code, answer.json()["code"]) == (404, "prediction_not_found")

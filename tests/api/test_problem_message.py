@@ -10,6 +10,11 @@ from service.api.schemas.problems import Problem
 from tests.api.factories import spec
 
 
+@pytest.fixture
+def client(shared_client: httpx.Client) -> httpx.Client:
+    return shared_client
+
+
 def fault(number: int, message: str = "unknown field") -> dict[str, Any]:
     return {"path": f"training.field_{number}", "message": message}
 

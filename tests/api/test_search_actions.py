@@ -1,13 +1,15 @@
 """Searches by HTTP: what can be done to them, in each state, and deleting them."""
 
+from typing import Any
+
 import pytest
 
 from service.store import audit
 from service.store.models import JobRow, SearchTrialRow
 from service.store.scope import Scope
-from tests.api.conftest import Server
+from tests.api.conftest import Server, code
 from tests.api.factories import START, add_job
-from tests.api.search_calls import ENDED, LIVE, add_in, code, row_of, submit
+from tests.api.search_calls import ENDED, LIVE, add_in, row_of, submit
 from tests.support.searches import TEMPLATE, add_trial
 
 ANSWERS: dict[str, dict[str, str | None]] = {
@@ -26,27 +28,19 @@ ANSWERS: dict[str, dict[str, str | None]] = {
 
 
 class TestActions:
-    @pytest.mark.parametrize(
-        ("action", "state", "after"),
-        [
-            (action, state, after)
-            for action, answers in ANSWERS.items()
-            for state, after in answers.items()
-        ],
-    )
-    def test_in_each_state(
-        self, server: Server, action: str, state: str, after: str | None
-    ) -> None:
-        search_id = add_in(server, state)
-        body = {"json": {"max_trials": 30}} if action == "extend" else {}
-        answer = server.client.post(f"/v1/searches/{search_id}/{action}", **body)  # type: ignore[arg-type]
-        if after is None:
-            ended = state in ENDED and action != "extend"
-            assert code(answer) == (409, "search_ended" if ended else "wrong_state")
-        else:
-            assert answer.status_code == 200, answer.text
-            assert answer.json() == {"id": search_id, "state": after}
-        assert row_of(server, search_id).state == (after or state)
+    @pytest.mark.parametrize("action", ANSWERS)
+    def test_in_each_state(self, server: Server, action: str) -> None:
+        body: dict[str, Any] = {"json": {"max_trials": 30}} if action == "extend" else {}
+        for state, after in ANSWERS[action].items():
+            search_id = add_in(server, state)
+            answer = server.client.post(f"/v1/searches/{search_id}/{action}", **body)
+            if after is None:
+                ended = state in ENDED and action != "extend"
+                assert code(answer) == (409, "search_ended" if ended else "wrong_state"), state
+            else:
+                assert answer.status_code == 200, answer.text
+                assert answer.json() == {"id": search_id, "state": after}
+            assert row_of(server, search_id).state == (after or state)
 
     def test_a_change_raises_the_version_and_a_repetition_does_not(self, server: Server) -> None:
         search_id = add_in(server, "running")
@@ -73,13 +67,11 @@ class TestActions:
         page = server.client.get(f"/v1/searches/{search_id}").json()
         assert (page["max_trials"], page["ended_at"], page["outcome"]) == (9, None, None)
 
-    @pytest.mark.parametrize(
-        "body", [{}, {"max_trials": 0}, {"max_trials": 100_001}, {"max_trials": 9, "more": 1}]
-    )
-    def test_a_wrong_extension(self, server: Server, body: dict[str, int]) -> None:
-        search_id = add_in(server, "running")
-        answer = server.client.post(f"/v1/searches/{search_id}/extend", json=body)
-        assert code(answer) == (422, "invalid_request")
+    def test_a_wrong_extension(self, server: Server) -> None:
+        path = f"/v1/searches/{add_in(server, 'running')}/extend"
+        for body in ({}, {"max_trials": 0}, {"max_trials": 100_001}, {"max_trials": 9, "more": 1}):
+            answer = server.client.post(path, json=body)
+            assert code(answer) == (422, "invalid_request"), body
 
     def test_the_audit_log_names_the_search_and_its_project(self, server: Server) -> None:
         made = submit(server.client)["id"]
@@ -93,11 +85,11 @@ class TestActions:
 
 
 class TestDelete:
-    @pytest.mark.parametrize("state", LIVE)
-    def test_not_before_it_has_ended(self, server: Server, state: str) -> None:
-        search_id = add_in(server, state)
-        assert code(server.client.delete(f"/v1/searches/{search_id}")) == (409, "wrong_state")
-        assert row_of(server, search_id).state == state
+    def test_not_before_it_has_ended(self, server: Server) -> None:
+        for state in LIVE:
+            search_id = add_in(server, state)
+            assert code(server.client.delete(f"/v1/searches/{search_id}")) == (409, "wrong_state")
+            assert row_of(server, search_id).state == state
 
     def test_with_its_trials_and_their_jobs(self, server: Server) -> None:
         search_id, kept = add_in(server, "succeeded"), add_in(server, "succeeded")

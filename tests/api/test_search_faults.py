@@ -1,23 +1,38 @@
 """What is wrong with a search's spec is said before anything runs."""
 
+from collections.abc import Callable
 from copy import deepcopy
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from service.api.faults.collect import Findings as JobFindings
 from service.api.faults.collect import collect
 from service.api.search_checks.examine import Findings, examine_search
 from service.contract.search.spec import SearchSpec
 from service.contract.training import TrainingSpec
-from tests.api import search_section_faults, search_space_faults
-from tests.api.search_space_faults import COSINE, RATE, SEARCH
 
-FAULTS = search_space_faults.CASES | search_section_faults.CASES
+SEARCH: dict[str, Any] = {
+    "job": {
+        "task": "question-answering",
+        "model": {"name_or_path": "org/model"},
+        "dataset": {"source": "hub", "name": "org/data", "validation": "validation"},
+        "training": {"max_steps": 90, "eval_strategy": "steps", "eval_steps": 10},
+    },
+    "space": {"training.learning_rate": {"low": 1e-6, "high": 1e-2, "log": True}},
+    "objective": {"metric": "f1"},
+}
+FAULTS = yaml.safe_load(Path(__file__).with_name("search_faults.yaml").read_text())
+RATE, SEED = "training.learning_rate", "training.seed"
+CYCLES = "training.lr_scheduler_kwargs.num_cycles"
+COSINE = {"training.lr_scheduler_type": ["cosine_with_restarts"]}
+LORA = {"method": "lora", "r": 8}
 
 
-def examined(changes: dict[str, Any]) -> Findings:
+def examined(changes: dict[str, Any], examine: Callable[[Any], JobFindings] = collect) -> Findings:
     """With other sections, those of `job` by `job.<section>`; None: left out."""
     given = deepcopy(SEARCH)
     for name, value in changes.items():
@@ -27,7 +42,7 @@ def examined(changes: dict[str, Any]) -> Findings:
             del owner[key]
         else:
             owner[key] = value
-    return examine_search(given, collect, lambda _job: [])
+    return examine_search(given, examine, lambda _job: [])
 
 
 def accepted(changes: dict[str, Any]) -> SearchSpec:
@@ -39,14 +54,11 @@ def accepted(changes: dict[str, Any]) -> SearchSpec:
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_faults(name: str) -> None:
-    changes, *expected = FAULTS[name]
+    changes = dict(FAULTS[name])
+    expected = changes.pop("faults")
     found = examined(changes)
     assert found.spec is None
-    assert [(fault.path, fault.code, fault.message) for fault in found.faults] == expected
-
-
-def test_no_template() -> None:
-    assert [(f.path, f.code) for f in examined({"job": None}).faults] == [("job", "missing_field")]
+    assert [f"{each.path} {each.code}: {each.message}" for each in found.faults] == expected
 
 
 def test_not_an_object() -> None:
@@ -54,91 +66,124 @@ def test_not_an_object() -> None:
     assert [(fault.path, fault.code) for fault in found.faults] == [("", "invalid_type")]
 
 
+def test_suggested_names_are_whole_paths_and_suggested_values_are_not() -> None:
+    refit = {
+        "training.max_step": 1,
+        "training.eval_strategy": "stepz",
+        "hub": {"model": "org/model", "model_id": "org/model"},
+    }
+    found = examined(
+        {"space": {"peft.rank": [4]}, "job.peft": LORA, "best": {"action": "refit", "set": refit}}
+    )
+    assert {fault.path: fault.suggestion for fault in found.faults} == {
+        "best.set.hub.model": "model",
+        "best.set.training.eval_strategy": "steps",
+        "best.set.training.max_step": "training.max_steps",
+        "space.peft.rank": "peft.r",
+    }
+
+
 class TestResolved:
-    def test_ranges_of_whole_numbers_are_as_their_fields(self) -> None:
-        spec = accepted(
-            {
-                "space": {
-                    RATE: {"low": 0, "high": 1},
-                    "training.per_device_train_batch_size": {"low": 4, "high": 32, "step": 4},
-                }
-            }
-        )
-        assert [each.type for each in spec.dimensions.values()] == ["float", "int"]
+    @pytest.mark.parametrize(
+        ("space", "types"),
+        [
+            ({RATE: {"low": 0, "high": 1}}, ["float"]),
+            ({"training.per_device_train_batch_size": {"low": 4, "high": 32, "step": 4}}, ["int"]),
+            ({SEED: {"low": 1.0, "high": 9.0}}, ["int"]),
+            # Of any form: the type of their bounds.
+            ({CYCLES: {"low": 1, "high": 3}, **COSINE}, ["int", None]),
+            ({CYCLES: {"low": 0.5, "high": 3}, **COSINE}, ["float", None]),
+            # Within a chosen section.
+            (
+                {"peft": [None, LORA], "peft.r": {"low": 4, "high": 8, "when": {"peft": LORA}}},
+                [None, "int"],
+            ),
+            # Of a section of their kind.
+            (
+                {
+                    "peft.method": ["lora", "ia3"],
+                    "peft.r": {"choices": [4, 8], "when": {"peft.method": "lora"}},
+                    "peft.lora_alpha": {"choices": [8, 16], "when": {"peft.r": 4}},
+                },
+                [None, None, None],
+            ),
+            # Of a task by its name alone: the template is checked as trials are made from it.
+            ({"task.doc_stride": [128, 400], "task.max_seq_length": [512, 1024]}, [None, None]),
+        ],
+    )
+    def test_ranges_have_the_types_of_their_fields(
+        self, space: dict[str, Any], types: list[str | None]
+    ) -> None:
+        found = accepted({"space": space}).dimensions
+        assert found.keys() == space.keys()
+        assert [each.type for each in found.values()] == types
 
-    def test_a_space_that_is_left_out_is_the_tasks(self) -> None:
-        spec = accepted({"space": None, "job.training": {"eval_strategy": "epoch"}})
-        found = spec.dimensions
-        assert (found[RATE].low, found[RATE].high, found[RATE].log) == (1e-5, 1e-4, True)
-        assert found["training.per_device_train_batch_size"].choices == [4, 8, 16]
-        assert (
-            found["training.num_train_epochs"].low,
-            found["training.num_train_epochs"].high,
-        ) == (
-            1,
-            5,
-        )
+    @pytest.mark.parametrize(
+        ("changes", "expected"),
+        [
+            (
+                {"job.training": {"eval_strategy": "epoch"}},
+                {
+                    RATE: {"low": 1e-5, "high": 1e-4, "log": True, "type": "float"},
+                    "training.per_device_train_batch_size": {"choices": [4, 8, 16]},
+                    "training.num_train_epochs": {"low": 1, "high": 5, "type": "int"},
+                },
+            ),
+            # Epochs do not vary where steps are given. Adapters have higher rates, and their rank.
+            (
+                {"job.peft": {"method": "lora"}},
+                {
+                    RATE: {"low": 1e-5, "high": 1e-3, "log": True, "type": "float"},
+                    "training.per_device_train_batch_size": {"choices": [4, 8, 16]},
+                    "peft.r": {"choices": [4, 8, 16, 32]},
+                },
+            ),
+        ],
+    )
+    def test_a_space_that_is_left_out_is_the_tasks(
+        self, changes: dict[str, Any], expected: dict[str, Any]
+    ) -> None:
+        found = accepted({"space": None, **changes}).dimensions
+        shown = {path: each.model_dump(exclude_defaults=True) for path, each in found.items()}
+        assert shown == expected
 
-    def test_epochs_do_not_vary_where_steps_are_given(self) -> None:
-        assert "training.num_train_epochs" not in accepted({"space": None}).dimensions
-
-    def test_adapters_have_higher_rates_and_their_rank(self) -> None:
-        found = accepted({"space": None, "job.peft": {"method": "lora"}}).dimensions
-        assert (found[RATE].low, found[RATE].high) == (1e-5, 1e-3)
-        assert found["peft.r"].choices == [4, 8, 16, 32]
-
-    def test_an_objective_that_is_left_out_is_the_tasks(self) -> None:
-        (objective,) = accepted({"objective": None}).objectives
-        assert (objective.metric, objective.direction) == ("f1", "maximize")
-
-    def test_or_the_metric_for_the_best_model(self) -> None:
-        training = {
-            **SEARCH["job"]["training"],
-            "load_best_model_at_end": True,
-            "save_steps": 10,
-            "metric_for_best_model": "exact_match",
-        }
-        (objective,) = accepted({"objective": None, "job.training": training}).objectives
-        assert (objective.metric, objective.direction) == ("exact_match", "maximize")
-
-    def test_losses_are_minimized(self) -> None:
-        (objective,) = accepted({"objective": {"metric": "eval_loss"}}).objectives
-        assert (objective.key, objective.direction) == ("eval_loss", "minimize")
-
-    def test_fields_within_a_chosen_section(self) -> None:
-        lora = {"method": "lora", "r": 8}
-        spec = accepted(
-            {
-                "space": {
-                    "peft": [None, lora],
-                    "peft.r": {"low": 4, "high": 8, "when": {"peft": lora}},
-                }
-            }
-        )
-        assert spec.dimensions["peft.r"].type == "int"
-
-    def test_whole_numbers_with_a_point_are_those_of_an_integer_field(self) -> None:
-        spec = accepted({"space": {"training.seed": {"low": 1.0, "high": 9.0}}})
-        assert spec.dimensions["training.seed"].type == "int"
-
-    def test_fields_of_any_form_have_the_type_of_their_bounds(self) -> None:
-        field = "training.lr_scheduler_kwargs.num_cycles"
-        space = {field: {"low": 1, "high": 3}, "training.lr_scheduler_type": [COSINE]}
-        assert accepted({"space": space}).dimensions[field].type == "int"
-        space[field] = {"low": 0.5, "high": 3}
-        assert accepted({"space": space}).dimensions[field].type == "float"
-
-    def test_a_task_by_its_name_alone_has_fields(self) -> None:
-        """The template is checked as trials are made from it, not as it was written."""
-        space = {"task.doc_stride": [128, 400], "task.max_seq_length": [512, 1024]}
-        assert accepted({"space": space}).dimensions.keys() == space.keys()
-
-    def test_fields_whose_section_is_of_their_kind(self) -> None:
-        space = {
-            "peft.method": ["lora", "ia3"],
-            "peft.r": {"choices": [4, 8], "when": {"peft.method": "lora"}},
-        }
-        assert accepted({"space": space}).dimensions.keys() == space.keys()
+    @pytest.mark.parametrize(
+        ("changes", "metric", "direction"),
+        [
+            ({"objective": None}, "f1", "maximize"),
+            (
+                {
+                    "objective": None,
+                    "job.dataset": {
+                        "source": "hub",
+                        "name": "org/data",
+                        "validation": {"easy": "a", "hard": "b"},
+                    },
+                },
+                "easy_f1",
+                "maximize",
+            ),
+            (
+                {
+                    "objective": None,
+                    "job.training": {
+                        **SEARCH["job"]["training"],
+                        "load_best_model_at_end": True,
+                        "save_steps": 10,
+                        "metric_for_best_model": "exact_match",
+                    },
+                },
+                "exact_match",
+                "maximize",
+            ),
+            ({"objective": {"metric": "eval_loss"}}, "eval_loss", "minimize"),
+        ],
+    )
+    def test_objectives_have_directions_and_those_of_the_task_are_the_default(
+        self, changes: dict[str, Any], metric: str, direction: str
+    ) -> None:
+        (objective,) = accepted(changes).objectives
+        assert (objective.metric, objective.direction) == (metric, direction)
 
 
 class TestFieldsThatDependOnEachOther:
@@ -209,7 +254,6 @@ class TestWarnings:
 class TestBoundedWork:
     def examinations(self, changes: dict[str, Any]) -> int:
         """How often the server is asked about a job's spec."""
-        given = {**deepcopy(SEARCH), **changes}
         count = 0
 
         def examine(job: Any) -> JobFindings:
@@ -217,7 +261,7 @@ class TestBoundedWork:
             count += 1
             return collect(job)
 
-        examine_search(given, examine, lambda _job: [])
+        examined(changes, examine)
         return count
 
     def test_the_server_is_asked_about_models_and_data_only(self) -> None:

@@ -6,8 +6,8 @@ import json
 import re
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
-import httpx
 import pytest
 
 from service.api import plots, search_figures
@@ -17,7 +17,7 @@ from service.errors import NoPlotError
 from service.store import searches
 from service.store.scope import EVERYTHING
 from service.studies import figures
-from tests.api.conftest import Server
+from tests.api.conftest import Server, code
 from tests.support.searches import add_search, add_trial
 
 HOSTILE = "</script><script>alert(1)</script>"
@@ -58,6 +58,11 @@ def search_id(server: Server) -> str:
     add_trial(server.database, made, 0, scores=[0.5], reports=[(10, 0.4), (20, None)])
     add_trial(server.database, made, 1, state=TrialState.PRUNED, reports=[(10, 0.1)])
     return made
+
+
+@pytest.fixture
+def path(search_id: str) -> str:
+    return f"/v1/searches/{search_id}/plots/history"
 
 
 class TestFigure:
@@ -122,8 +127,9 @@ class TestOptunasFigures:
 
 
 class TestKept:
-    def test_until_the_search_changes(self, server: Server, search_id: str, drawer: Drawer) -> None:
-        path = f"/v1/searches/{search_id}/plots/history"
+    def test_until_the_search_changes(
+        self, server: Server, search_id: str, path: str, drawer: Drawer
+    ) -> None:
         first = server.client.get(path).json()
         assert server.client.get(path).json() == first
         assert server.client.get(f"{path}?format=html").status_code == 200
@@ -133,29 +139,20 @@ class TestKept:
         server.client.get(path)
         assert len(drawer.drawn) == 2
 
-    def test_not_for_another_project(self, server: Server, search_id: str) -> None:
-        path = f"/v1/searches/{search_id}/plots/history"
+    def test_not_for_another_project(self, server: Server, path: str) -> None:
         assert server.client.get(path).status_code == 200
         server.client.post("/v1/projects", json={"name": "other"})
         answer = server.client.get(path, headers={"FineTune-Project": "other"})
         assert (answer.status_code, answer.json()["code"]) == (404, "search_not_found")
 
     def test_of_requests_at_the_same_time_one_draws(
-        self, server: Server, search_id: str, drawer: Drawer
+        self, server: Server, path: str, drawer: Drawer
     ) -> None:
         drawer.let.clear()
-        answers: list[httpx.Response] = []
-        path = f"/v1/searches/{search_id}/plots/history"
-        threads = [
-            threading.Thread(target=lambda: answers.append(server.client.get(path)))
-            for _ in range(8)
-        ]
-        for thread in threads:
-            thread.start()
-        drawer.let.set()
-        for thread in threads:
-            thread.join()
-        assert [answer.status_code for answer in answers] == [200] * 8
+        with ThreadPoolExecutor(8) as pool:
+            answers = [pool.submit(server.client.get, path) for _ in range(8)]
+            drawer.let.set()
+        assert [answer.result().status_code for answer in answers] == [200] * 8
         assert len(drawer.drawn) == 1
 
     def test_only_so_many(
@@ -169,8 +166,7 @@ class TestKept:
 
 
 class TestPage:
-    def test_is_for_browsers(self, server: Server, search_id: str) -> None:
-        path = f"/v1/searches/{search_id}/plots/history"
+    def test_is_for_browsers(self, server: Server, path: str) -> None:
         browser = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
         for query, headers, kind in (
             ("", {}, "application/json"),
@@ -181,13 +177,12 @@ class TestPage:
             answer = server.client.get(path + query, headers=headers)
             assert answer.headers["content-type"] == kind
             assert answer.headers["cache-control"] == "private, no-cache"
-        wrong = server.client.get(f"{path}?format=png")
-        assert (wrong.status_code, wrong.json()["code"]) == (422, "invalid_request")
+        assert code(server.client.get(f"{path}?format=png")) == (422, "invalid_request")
 
     def test_runs_only_its_two_scripts_and_needs_no_other_file(
-        self, server: Server, search_id: str
+        self, server: Server, path: str
     ) -> None:
-        answer = server.client.get(f"/v1/searches/{search_id}/plots/history?format=html")
+        answer = server.client.get(f"{path}?format=html")
         scripts = re.findall(r"<script>(.*?)</script>", answer.text, re.S)
         assert len(scripts) == 2
         assert "plotly.js v" in scripts[0]
@@ -201,8 +196,8 @@ class TestPage:
         assert policy.startswith("default-src 'none'")
         assert not re.search(r"<(?:script|link|img|iframe)[^>]* (?:src|href)=", answer.text)
 
-    def test_what_a_user_named_is_data(self, server: Server, search_id: str) -> None:
-        page = server.client.get(f"/v1/searches/{search_id}/plots/history?format=html").text
+    def test_what_a_user_named_is_data(self, server: Server, path: str) -> None:
+        page = server.client.get(f"{path}?format=html").text
         [data] = re.findall(
             r'<script type="application/json" id="figure">(.*?)</script>', page, re.S
         )

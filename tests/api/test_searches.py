@@ -1,17 +1,16 @@
 """Searches by HTTP: submit, list, read, steer and delete them."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
 import yaml
 
-from service.api.plots import NAMES
 from service.contract.search.states import TrialState
 from service.store import searches
-from tests.api.conftest import Server
+from tests.api.conftest import Server, code
 from tests.api.factories import START, add_job
-from tests.api.search_calls import OTHER, add_in, code, ids, row_of, submit
+from tests.api.search_calls import OTHER, add_in, ids, row_of, submit
 from tests.support.databases import on_both
 from tests.support.projects import limit, make_project
 from tests.support.searches import SPACE, TEMPLATE, add_search, add_trial, search_spec
@@ -50,30 +49,13 @@ class TestCreateSearch:
 
     @on_both
     def test_one_key_at_the_same_time_is_one_search(self, client: httpx.Client) -> None:
-        headers, answers = {"Idempotency-Key": "k-1"}, []
-        threads = [
-            threading.Thread(
-                target=lambda: answers.append(
-                    client.post("/v1/searches", json=SPEC, headers=headers)
-                )
-            )
-            for _ in range(6)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert {answer.status_code for answer in answers} == {201}
-        assert len(answers) == 6
-        assert len({answer.json()["id"] for answer in answers}) == 1
+        def post(_: int) -> httpx.Response:
+            return client.post("/v1/searches", json=SPEC, headers={"Idempotency-Key": "k-1"})
 
-    def test_a_key_is_the_projects_own(self, server: Server) -> None:
-        make_project(server.database, "other")
-        key = {"Idempotency-Key": "k-1"}
-        mine = server.client.post("/v1/searches", json=SPEC, headers=key).json()
-        theirs = server.client.post("/v1/searches", json=SPEC, headers=key | OTHER).json()
-        assert (mine["project"], theirs["project"]) == ("default", "other")
-        assert mine["id"] != theirs["id"]
+        with ThreadPoolExecutor(6) as pool:
+            answers = list(pool.map(post, range(6)))
+        assert [answer.status_code for answer in answers] == [201] * 6
+        assert len({answer.json()["id"] for answer in answers}) == 1
 
     def test_yaml(self, client: httpx.Client) -> None:
         answer = client.post(
@@ -261,13 +243,10 @@ class TestTrials:
         found = server.client.get(path).json()["data"]
         assert [trial["state"] for trial in found] == ["pruned", "failed"]
 
-    @pytest.mark.parametrize(
-        "query", ["after=-1", "after=x", "limit=0", "limit=101", "state=queued"]
-    )
-    def test_wrong_parameters(self, server: Server, query: str) -> None:
-        search_id = add_in(server, "running")
-        answer = server.client.get(f"/v1/searches/{search_id}/trials?{query}")
-        assert code(answer) == (422, "invalid_request")
+    def test_wrong_parameters(self, server: Server) -> None:
+        path = f"/v1/searches/{add_in(server, 'running')}/trials"
+        for query in ("after=-1", "after=x", "limit=0", "limit=101", "state=queued"):
+            assert code(server.client.get(f"{path}?{query}")) == (422, "invalid_request"), query
 
 
 class TestBest:
@@ -308,33 +287,11 @@ class TestBest:
         ]
 
 
-class TestAnotherProject:
-    REQUESTS = (
-        ("GET", ""),
-        ("GET", "/trials"),
-        ("GET", "/best"),
-        *(("GET", f"/plots/{name}") for name in NAMES),
-        *(("POST", f"/{action}") for action in ("cancel", "pause", "resume", "extend")),
-        ("DELETE", ""),
-    )
-
-    @pytest.mark.parametrize(("method", "rest"), REQUESTS)
-    @pytest.mark.parametrize("state", ["running", "succeeded"])
-    def test_does_not_see_it(self, server: Server, method: str, rest: str, state: str) -> None:
-        make_project(server.database, "other")
-        search_id = add_in(server, state)
-        add_trial(server.database, search_id, 0, scores=[0.5])
-        body = {"json": {"max_trials": 50}} if rest == "/extend" else {}
-        path = f"/v1/searches/{search_id}{rest}"
-        answer = server.client.request(method, path, headers=OTHER, **body)  # type: ignore[arg-type]
-        assert code(answer) == (404, "search_not_found")
-        assert row_of(server, search_id).state == state
-        assert ids(server.client.get("/v1/searches", headers=OTHER)) == []
-
-    @pytest.mark.parametrize("wrong", ["search-", "job-1", "search-xyz", "search-1%00", "x" * 300])
-    def test_nor_does_anybody_what_is_no_id(self, client: httpx.Client, wrong: str) -> None:
-        assert code(client.get(f"/v1/searches/{wrong}")) == (404, "search_not_found")
-        assert code(client.post(f"/v1/searches/{wrong}/pause")) == (404, "search_not_found")
+class TestUnknown:
+    def test_what_is_no_id(self, client: httpx.Client) -> None:
+        for wrong in ("search-", "job-1", "search-xyz", "search-1%00", "x" * 300):
+            assert code(client.get(f"/v1/searches/{wrong}")) == (404, "search_not_found")
+            assert code(client.post(f"/v1/searches/{wrong}/pause")) == (404, "search_not_found")
 
 
 class TestJobsOfASearch:

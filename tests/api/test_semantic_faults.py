@@ -4,9 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.api.conftest import Server
 from tests.api.factories import spec
+
+
+@pytest.fixture
+def client(shared_client: httpx.Client) -> httpx.Client:
+    return shared_client
 
 
 class TestSemantic:

@@ -26,6 +26,7 @@ from service.store.database import Database
 from service.store.models import EventRow, JobRow
 from tests.api.conftest import Server, running
 from tests.api.factories import add_job
+from tests.api.stage_results import log_of
 from tests.support.job_rows import put
 from tests.support.live_streams import Message, append, stream
 from tests.support.services import wait_until
@@ -260,8 +261,7 @@ class TestSlots:
 class TestLogs:
     def test_a_log_that_is_cut_off_is_sent_from_its_new_beginning(self, server: Server) -> None:
         job_id = add_job(server.database)
-        log = server.settings.workspace(job_id) / "job.log"
-        log.parent.mkdir(parents=True)
+        log = log_of(server, job_id)
         log.write_bytes(b"before the log was rotated\n")
         with stream(server.client, f"/v1/jobs/{job_id}/logs/stream") as found:
             next(found), next(found)
@@ -275,9 +275,7 @@ class TestLogs:
         self, server: Server, caplog: pytest.LogCaptureFixture
     ) -> None:
         job_id = add_job(server.database)
-        log = server.settings.workspace(job_id) / "job.log"
-        log.parent.mkdir(parents=True)
-        log.write_bytes(b"x" * 16 * 1024**2)
+        log_of(server, job_id).write_bytes(b"x" * 16 * 1024**2)
         url = server.client.base_url
         path = f"/v1/jobs/{job_id}/logs/stream"
         with socket.create_connection((url.host, url.port or 0)) as connection:
@@ -296,8 +294,7 @@ class TestLogs:
         self, server: Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         job_id = add_job(server.database)
-        log = server.settings.workspace(job_id) / "job.log"
-        log.parent.mkdir(parents=True)
+        log = log_of(server, job_id)
         log.touch()
         reads: list[int] = []
 
@@ -318,12 +315,11 @@ class TestLogs:
 
     def test_every_byte_once_and_no_split_character(self, server: Server) -> None:
         job_id = add_job(server.database)
-        folder = server.settings.workspace(job_id)
-        folder.mkdir(parents=True)
+        file = log_of(server, job_id)
         whole = "Zeile äöü €\n" * 9000
         data = whole.encode()
         cut = len(data) - 3  # within the euro sign
-        (folder / "job.log").write_bytes(data[:cut])
+        file.write_bytes(data[:cut])
         path = f"/v1/jobs/{job_id}/logs/stream"
         with stream(server.client, path) as found:
             next(found)
@@ -334,7 +330,7 @@ class TestLogs:
             next(found)
             part = next(found)
             parts.append(json.loads(part["data"])["content"])
-            with (folder / "job.log").open("ab") as log:
+            with file.open("ab") as log:
                 log.write(data[cut:])
             put(server.database, job_id, state="succeeded")
             *rest, end = found

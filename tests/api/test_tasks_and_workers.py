@@ -7,9 +7,7 @@ import httpx
 from service.contract.tasks import TASKS
 from service.store import workers
 from service.store.jobs import clock
-from service.store.models import (
-    WorkerRow,
-)
+from service.store.models import WorkerRow
 from service.store.workers import WorkerInfo
 from tests.api.conftest import Server
 from tests.api.factories import add_job
@@ -42,22 +40,11 @@ class TestTasksAndWorkers:
     def test_workers_are_those_heard_of_lately(self, server: Server) -> None:
         job_id = add_job(server.database, state="running", stage="train", worker_id="w-live")
         with server.database.write() as session:
-            now = clock(session)
             for name, age in [("w-live", 5), ("w-dead", 3 * server.settings.beat_seconds + 1)]:
-                session.add(
-                    WorkerRow(
-                        id=name,
-                        hostname="host",
-                        pid=7,
-                        queues=["gpu"],
-                        devices=[{"type": "cpu", "name": "x"}],
-                        slots=1,
-                        has_hub_token=False,
-                        version="1",
-                        started_at=now,
-                        last_seen_at=now - timedelta(seconds=age),
-                    )
-                )
+                info = WorkerInfo(name, "host", 7, ["gpu"], [{"type": "cpu", "name": "x"}], "1")
+                workers.register(session, info)
+                seen = clock(session) - timedelta(seconds=age)
+                session.get_one(WorkerRow, name).last_seen_at = seen
         (worker,) = server.client.get("/v1/workers").json()["data"]
         assert (worker["id"], worker["devices"]) == ("w-live", [{"type": "cpu", "name": "x"}])
         assert worker["jobs"] == [{"id": job_id, "name": None, "stage": "train"}]

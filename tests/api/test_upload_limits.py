@@ -1,10 +1,7 @@
 """Attacks on uploads: empty parts, a full disk, a killed API, too many at once."""
 
 import os
-import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,10 +15,11 @@ from service.jobs.disk_space import RESERVE, Space
 from service.settings import Settings
 from service.store import keys, schema
 from service.store.database import Database
-from tests.api.conftest import running
+from tests.api.conftest import running, upload
 from tests.api.factories import add_job
+from tests.api.first_answer import api_process
 from tests.api.raw_http import address_of
-from tests.support.services import free_port, wait_until
+from tests.support.services import wait_until
 
 _HEAD = (
     b"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n"
@@ -74,12 +72,12 @@ class TestAtOnce:
                 connection = socket.create_connection(address_of(str(client.base_url).rstrip("/")))
                 stack.enter_context(connection).sendall(_HEAD)
             wait_until(lambda: folder.is_dir() and len(list(folder.iterdir())) == 2, 10, "both")
-            answer = _upload(client, 1)
+            answer = upload(client, b"x")
             assert (answer.status_code, answer.json()["code"]) == (429, "too_many_uploads")
             assert answer.headers["Retry-After"] == "2"
             assert client.get("/v1/files").status_code == 200
         wait_until(lambda: not list(folder.iterdir()), 10, "the clean-up")
-        answer = _upload(client, 1)
+        answer = upload(client, b"x")
         assert answer.status_code == 200
 
 
@@ -98,36 +96,18 @@ class TestLeftovers:
     def test_of_a_killed_api_are_removed_at_the_next_start(
         self, sqlite_url: str, tmp_path: Path
     ) -> None:
-        port = free_port()
-        environment = os.environ | {
-            "FINETUNE_HOME": str(tmp_path),
-            "FINETUNE_AUTH": "off",
-            "FINETUNE_DATABASE_URL": sqlite_url,
-            "FINETUNE_REDIS_URL": "redis://127.0.0.1:1/0",
-            "FINETUNE_LOG_LEVEL": "ERROR",
-        }
-        command = [sys.executable, "-m", "service.cli", "api", "--port", str(port)]
-        process = subprocess.Popen(command, env=environment)
         folder = tmp_path / "files"
-        try:
-            wait_until(lambda: _is_up(port), 60, "the API")
-            with socket.create_connection(("127.0.0.1", port)) as connection:
-                connection.sendall(_HEAD)
-                wait_until(lambda: folder.is_dir() and any(folder.iterdir()), 10, "the upload")
-                process.send_signal(signal.SIGKILL)
-                process.wait(10)
-        finally:
+        with (
+            api_process(tmp_path, sqlite_url) as (process, address),
+            socket.create_connection(address) as connection,
+        ):
+            connection.sendall(_HEAD)
+            wait_until(lambda: folder.is_dir() and any(folder.iterdir()), 10, "the upload")
             process.kill()
+            process.wait(10)
         assert len(list(folder.iterdir())) == 1
         with running(_settings(tmp_path, sqlite_url)):
             assert list(folder.iterdir()) == []
-
-
-def _is_up(port: int) -> bool:
-    try:
-        return httpx.get(f"http://127.0.0.1:{port}/health/live").status_code == 200
-    except httpx.HTTPError:
-        return False
 
 
 @pytest.fixture
@@ -137,11 +117,6 @@ def disk(tmp_path: Path) -> Iterator[Path]:
             yield folder
     except NoMountError as error:
         pytest.skip(str(error))
-
-
-def _upload(client: httpx.Client, size: int) -> httpx.Response:
-    files = {"file": ("a.jsonl", b"x" * size)}
-    return client.post("/v1/files", files=files, data={"purpose": "evals"})
 
 
 class TestFullDisk:
@@ -166,12 +141,12 @@ class TestFullDisk:
         self, client: httpx.Client, disk: Path
     ) -> None:
         before = os.statvfs(disk).f_bavail
-        answer = _upload(client, 60 * 1024**2)
+        answer = upload(client, b"x" * (60 * 1024**2))
         assert (answer.status_code, answer.json()["code"]) == (507, "insufficient_storage")
         assert "of 40 MiB free, and the last 2 MiB are kept" in answer.json()["detail"]
         written = (before - os.statvfs(disk).f_bavail) * os.statvfs(disk).f_frsize
         assert written < 1024**2  # the log of the database
-        assert _upload(client, 1000).status_code == 200
+        assert upload(client, b"x" * 1000).status_code == 200
 
     def test_an_unannounced_one_ends_before_the_disk_is_full(
         self, client: httpx.Client, disk: Path
@@ -188,7 +163,7 @@ class TestFullDisk:
         assert min(least) * os.statvfs(disk).f_frsize > 2 * 1024**2
 
     def test_reads_and_removals_work_on_a_full_one(self, client: httpx.Client, disk: Path) -> None:
-        file_id = _upload(client, 3 * 1024**2).json()["id"]
+        file_id = upload(client, b"x" * (3 * 1024**2)).json()["id"]
         database = Database(f"sqlite:///{disk / 'finetune.db'}")
         job_id = add_job(database, state="failed")
         database.dispose()
@@ -197,7 +172,7 @@ class TestFullDisk:
         ready = client.get("/health/ready")
         assert ready.status_code == 503
         assert ready.json()["parts"]["disk"].startswith("full: the disk has 0 MiB of 40 MiB free")
-        assert _upload(client, 1000).status_code == 507
+        assert upload(client, b"x" * 1000).status_code == 507
         assert client.get("/v1/jobs").json()["data"][0]["id"] == job_id
         assert client.get(f"/v1/files/{file_id}/content").status_code == 200
         assert client.delete(f"/v1/jobs/{job_id}").status_code == 200

@@ -22,6 +22,11 @@ _NO_LOSS = {
 }
 
 
+@pytest.fixture
+def client(shared_client: httpx.Client) -> httpx.Client:
+    return shared_client
+
+
 def register(server: Server, *devices: dict[str, Any], name: str = "one@host") -> None:
     with server.database.write() as session:
         workers.register(session, replace(WORKER, id=name, devices=list(devices)))

@@ -5,7 +5,8 @@ import pytest
 from chaos.registry import REQUESTS
 from chaos.short import assert_holds, chosen
 
-pytestmark = pytest.mark.long
+# The waits of an attack have limits of their own, and say what did not come.
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize("name", chosen(REQUESTS))

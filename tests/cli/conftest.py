@@ -4,6 +4,7 @@ import importlib
 import logging
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from json import loads
@@ -15,6 +16,7 @@ import pytest
 import uvicorn
 from finetune_client import retries
 
+from service.cli import output
 from service.cli.app import main
 from service.settings import Settings, get_settings
 from service.store.database import Database
@@ -70,6 +72,20 @@ def store(home: Path) -> Iterator[Database]:
     database = Database(f"sqlite:///{home / 'finetune.db'}")
     yield database
     database.dispose()
+
+
+@pytest.fixture
+def said_why(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set once a command has said that no worker is there."""
+    said, note = threading.Event(), output.note
+
+    def noting(text: str) -> None:
+        note(text)
+        if "live worker" in text:
+            said.set()
+
+    monkeypatch.setattr(output, "note", noting)
+    return said
 
 
 @pytest.fixture

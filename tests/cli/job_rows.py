@@ -2,28 +2,19 @@
 
 from typing import Any
 
-from sqlalchemy import update
-
 from service.contract.events import StageEvent
-from service.store import claims, history
+from service.store import history
 from service.store.database import Database, db_now
-from service.store.models import JobRow
-
-
-def write(store: Database, job_id: str, **values: Any) -> None:
-    with store.write() as session:
-        session.execute(update(JobRow).where(JobRow.id == job_id).values(**values))
+from tests.support.factories import claim_job
+from tests.support.job_rows import put
 
 
 def end(store: Database, job_id: str, state: str, **values: Any) -> None:
-    write(store, job_id, state=state, ended_at=db_now(), **values)
+    put(store, job_id, state=state, ended_at=db_now(), **values)
 
 
 def claim(store: Database, job_id: str) -> int:
-    with store.write() as session:
-        found = claims.claim(session, job_id, "w1", queues=["cpu"], gpus=[], lease_seconds=60)
-    assert found is not None
-    return found.epoch
+    return claim_job(store, job_id, "w1").epoch
 
 
 def record(store: Database, job_id: str, *events: StageEvent) -> None:

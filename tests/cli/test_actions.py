@@ -6,7 +6,8 @@ import httpx
 
 from service.store.database import Database
 from tests.cli.conftest import Cli
-from tests.cli.job_rows import end, write
+from tests.cli.job_rows import end
+from tests.support.job_rows import put
 
 
 class TestCancel:
@@ -40,7 +41,7 @@ class TestDelete:
     def test_an_ended_job_and_its_files(
         self, cli: Cli, job_id: str, store: Database, home: Path
     ) -> None:
-        write(store, job_id, state="running")
+        put(store, job_id, state="running")
         assert "wrong_state" in cli("delete", job_id).err
         workspace = home / "jobs" / job_id
         (workspace / "attempts" / "1").mkdir(parents=True)

@@ -2,7 +2,6 @@
 
 import tarfile
 from pathlib import Path
-from typing import Any
 
 from service.contract.states import JobState
 from service.settings import Settings
@@ -10,6 +9,7 @@ from service.store.database import Database
 from tests.cli.conftest import Cli
 from tests.cli.job_files import add_checkpoint
 from tests.cli.job_rows import end
+from tests.support.job_rows import PREPARED
 
 
 class TestCheckpoints:
@@ -45,17 +45,9 @@ class TestFollowUps:
         """With a checkpoint and a finished model."""
         add_checkpoint(store, home, job, 10)
         output = Settings(home=home).workspace(job) / "attempts/1/output"
-        prepared: dict[str, Any] = {
-            "prepared_dir": str(output.relative_to(home)),
-            "model_dir": str(output.relative_to(home)),
-            "tokenizer_dir": str(output.relative_to(home)),
-            "model_revision": None,
-            "dataset_revision": None,
-            "data_fingerprint": "f" * 64,
-            "splits": {},
-        }
-        output.mkdir(parents=True)
-        results = {"prepare": prepared, "train": {"output_dir": "attempts/1/output"}}
+        for folder in (output, home / PREPARED["prepared_dir"], home / PREPARED["model_dir"]):
+            folder.mkdir(parents=True)
+        results = {"prepare": PREPARED, "train": {"output_dir": "attempts/1/output"}}
         end(store, job, JobState.SUCCEEDED, results=results)
 
     def test_promote(self, cli: Cli, store: Database, home: Path, job_id: str) -> None:

@@ -1,7 +1,6 @@
 """What `make demo` prints; only `make demo` itself runs the complete demo."""
 
 import importlib.util
-import io
 import os
 import signal
 import sys
@@ -13,11 +12,11 @@ from types import ModuleType
 
 import httpx
 import pytest
-from rich.console import Console
 
 from service.cli.client import Client
 from service.cli.stack.lock import StackAddress
 from service.store.database import Database
+from tests.cli.job_pages import recorded, text_of
 from tests.cli.job_rows import end
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -34,10 +33,9 @@ def demo() -> ModuleType:
 
 
 def printed(renderable: object) -> str:
-    console = Console(file=io.StringIO(), width=100)
+    console = recorded(100)
     console.print(renderable)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+    return text_of(console)
 
 
 class TestScores:

@@ -1,7 +1,6 @@
 """The service at FINETUNE_URL may be anybody's: it writes no file outside of the download."""
 
 import json
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from service.cli import ids, whole_folder
 from service.cli.exit_codes import UsageError
 from tests.cli.conftest import Cli
 from tests.support.hostile_text import HOSTILE, steering
-from tests.support.local_http import LocalServer
+from tests.support.scripted_service import serving
 
 
 class TestPaths:
@@ -62,16 +61,8 @@ def test_an_error_of_its_steers_no_terminal(
     }
     body = "[" * 100_000 if text == "deep" else json.dumps(problem)
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(404)
-            self.end_headers()
-            self.wfile.write(body.encode())
-
-        def log_message(self, *_: object) -> None:
-            return
-
-    with LocalServer(Handler) as server:
+    with serving() as server:
+        server.answers = [(404, body)]
         monkeypatch.setenv("FINETUNE_URL", server.url)
         outcome = cli("list")
     assert outcome.status == 2

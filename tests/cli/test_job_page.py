@@ -3,11 +3,13 @@
 import httpx
 
 from service.contract.failures import Failure, FailureCode
-from service.store import claims, endings
+from service.store import endings
 from service.store.database import Database, db_now
 from service.store.endings import Ending, Policy
 from tests.cli.conftest import Cli
-from tests.cli.job_rows import end, write
+from tests.cli.job_rows import end
+from tests.support.factories import claim_job
+from tests.support.job_rows import put
 from tests.support.searches import add_search
 
 TRAINED = {
@@ -26,16 +28,11 @@ TRAINED = {
 
 def attempt(store: Database, job_id: str, ending: Ending) -> None:
     """An attempt of the stage that the job waits for, which ends at once."""
-    write(store, job_id, not_before=db_now())
+    put(store, job_id, not_before=db_now())
+    policy = Policy(crash_limit=3, retry_backoff_seconds=30)
+    epoch = claim_job(store, job_id).epoch
     with store.write() as session:
-        found = claims.claim(
-            session, job_id, "worker-1", queues=["cpu", "gpu"], gpus=[], lease_seconds=60
-        )
-        assert found is not None
-    with store.write() as session:
-        endings.end(
-            session, job_id, found.epoch, ending, Policy(crash_limit=3, retry_backoff_seconds=30)
-        )
+        endings.end(session, job_id, epoch, ending, policy)
 
 
 def uploaded(http: httpx.Client, name: str) -> str:
@@ -80,7 +77,7 @@ class TestGet:
 
     def test_a_trial_names_its_search(self, cli: Cli, store: Database, job_id: str) -> None:
         search_id = add_search(store)
-        write(store, job_id, search_id=search_id, trial=3)
+        put(store, job_id, search_id=search_id, trial=3)
         assert f"search   trial 3 of {search_id}" in cli("get", job_id).out.splitlines()
 
     def test_uploads_are_called_by_their_names_while_they_exist(

@@ -8,8 +8,9 @@ import pytest
 from service.cli import history
 from service.store.database import Database
 from tests.cli.conftest import Cli
-from tests.cli.job_rows import end, write
+from tests.cli.job_rows import end
 from tests.cli.pauses import in_pauses
+from tests.support.job_rows import put
 
 RESULT = {
     "output_dir": "attempts/1/output",
@@ -54,7 +55,7 @@ class TestWatch:
         in_pauses(
             monkeypatch,
             history,
-            lambda: write(store, job_id, state="running", stage="train", phase="training"),
+            lambda: put(store, job_id, state="running", stage="train", phase="training"),
             lambda: end(store, job_id, "succeeded", results={"train": RESULT}),
         )
         outcome = cli("watch", job_id)
@@ -92,7 +93,7 @@ class TestWatch:
         def interrupt() -> None:
             raise KeyboardInterrupt
 
-        write(store, job_id, state=state)
+        put(store, job_id, state=state)
         in_pauses(monkeypatch, history, interrupt)
         outcome = cli("watch", job_id)
         assert outcome.status == 130

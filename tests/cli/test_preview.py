@@ -1,5 +1,6 @@
 """`finetune preview`: what a worker found, for people and for programs, and nothing left behind."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -102,9 +103,9 @@ class TestCommand:
         assert "training.learning_rte" in outcome.err
 
     def test_it_says_what_it_waits_for(
-        self, cli: Cli, api: str, store: Database, tmp_path: Path
+        self, cli: Cli, api: str, store: Database, tmp_path: Path, said_why: threading.Event
     ) -> None:
-        with made_by_thread(store, PreviewResult(rows_limit=1), after=0.3):
+        with made_by_thread(store, PreviewResult(rows_limit=1), after=said_why):
             outcome = cli("preview", str(write_spec(tmp_path)))
         assert outcome.status == 0
         assert outcome.err.count("no live worker serves the queue `cpu`") == 1

@@ -132,6 +132,13 @@ class TestSubmit:
         assert "no answer from http://127.0.0.1:9" in outcome.err
 
 
+def two_files(folder: Path) -> str:
+    """A spec whose data is `train.jsonl` and `new.jsonl`."""
+    (folder / "new.jsonl").write_text(ROWS * 3)
+    dataset = {"source": "upload", "train": ["./train.jsonl", "./new.jsonl"]}
+    return str(write_spec(folder, dataset=dataset))
+
+
 class TestUploadsOfAJobThatIsNotMade:
     """What `submit` uploads is removed if the service refuses the job, and only then."""
 
@@ -147,9 +154,7 @@ class TestUploadsOfAJobThatIsNotMade:
         (tmp_path / "first").mkdir()
         first = write_spec(tmp_path / "first", priority=1)
         assert cli("submit", str(first), "--idempotency-key", "k").status == 0
-        (tmp_path / "new.jsonl").write_text(ROWS * 3)
-        dataset = {"source": "upload", "train": ["./train.jsonl", "./new.jsonl"]}
-        return "submit", str(write_spec(tmp_path, dataset=dataset)), "--idempotency-key", "k"
+        return "submit", two_files(tmp_path), "--idempotency-key", "k"
 
     def test_are_removed_but_not_what_was_there(
         self, cli: Cli, http: httpx.Client, refused: tuple[str, ...]
@@ -180,12 +185,9 @@ class TestUploadsOfAJobThatIsNotMade:
     def test_are_removed_when_a_later_one_fails(
         self, cli: Cli, http: httpx.Client, proxy: Proxy, tmp_path: Path
     ) -> None:
-        (tmp_path / "new.jsonl").write_text(ROWS * 3)
-        dataset = {"source": "upload", "train": ["./train.jsonl", "./new.jsonl"]}
-        spec = write_spec(tmp_path, dataset=dataset)
-
+        spec = two_files(tmp_path)
         proxy.before["POST /v1/files"] = lambda: (tmp_path / "new.jsonl").unlink()
-        outcome = cli("submit", str(spec))
+        outcome = cli("submit", spec)
         assert outcome.status == 2
         assert "new.jsonl cannot be read any more: No such file" in outcome.err
         assert http.get("/v1/files").json()["data"] == []
@@ -194,15 +196,13 @@ class TestUploadsOfAJobThatIsNotMade:
     def test_are_removed_after_ctrl_c_before_the_post(
         self, cli: Cli, http: httpx.Client, proxy: Proxy, tmp_path: Path
     ) -> None:
-        (tmp_path / "new.jsonl").write_text(ROWS * 3)
-        dataset = {"source": "upload", "train": ["./train.jsonl", "./new.jsonl"]}
-        spec = write_spec(tmp_path, dataset=dataset)
+        spec = two_files(tmp_path)
 
         def interrupt_the_second() -> None:
             proxy.before["POST /v1/files"] = lambda: os.kill(os.getpid(), signal.SIGINT)
 
         proxy.before["POST /v1/files"] = interrupt_the_second
-        assert cli("submit", str(spec)).status == 130
+        assert cli("submit", spec).status == 130
         assert proxy.requests[-1].startswith("DELETE /v1/files/file-")
         assert "POST /v1/jobs" not in proxy.requests
         names = {file["filename"] for file in http.get("/v1/files").json()["data"]}

@@ -5,6 +5,7 @@ import io
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +97,10 @@ class TestRows:
         assert (outcome.status, outcome.out) == (2, "")
         assert f"{file}, line 3.text: required" in outcome.err
 
-    def test_it_says_what_it_waits_for(self, cli: Cli, classifier: str, store: Database) -> None:
-        with answered_by_thread(store, PredictionResult(answers=PREDICTED), after=2.0):
+    def test_it_says_what_it_waits_for(
+        self, cli: Cli, classifier: str, store: Database, said_why: threading.Event
+    ) -> None:
+        with answered_by_thread(store, PredictionResult(answers=PREDICTED), after=said_why):
             outcome = cli("try", classifier, "fine")
         assert outcome.status == 0
         assert outcome.err.count("No live worker answers predictions") == 1
@@ -217,7 +220,7 @@ class TestTexts:
         failure = Failure.of(FailureCode.SEQUENCE_TOO_LONG, "Too long.", action="Shorten it.")
         with answered_by_thread(store, failure, texts=(["Ann"],)):
             outcome = cli("try", chat, "Who?", "When?")
-        assert (outcome.status, outcome.out) == (1, "> Who?\nAnn")
+        assert (outcome.status, outcome.out) == (1, "> Who?\nAnn\n")
         assert "Too long. Shorten it." in outcome.err
 
 

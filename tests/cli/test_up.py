@@ -1,15 +1,22 @@
 """The real `finetune up`: Valkey, MLflow, API, reconciler and worker, from outside."""
 
 import json
+import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
+from service.cli import up
+from service.cli.exit_codes import USAGE
 from service.cli.stack import lock
+from service.cli.stack.linux import StopEvent
+from service.cli.stack.orphans import Mark
+from service.settings import Settings
 from tests.cli.up_process import Up
 from tests.support.processes import is_alive
 from tests.support.services import free_port, wait_until
@@ -24,10 +31,10 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def stack(home: Path) -> Iterator[Up]:
-    up = Up(home)
-    yield up
-    up.process.terminate()
-    up.wait_end()
+    started = Up(home)
+    yield started
+    started.process.terminate()
+    started.wait_end()
 
 
 class TestUp:
@@ -121,20 +128,28 @@ class TestUp:
 
 
 class TestRefusals:
-    def test_a_public_address_without_keys(self, home: Path) -> None:
-        up = Up(home, "--host", "0.0.0.0", env={"FINETUNE_AUTH": "off"})
-        assert up.wait_end() == 2
-        assert "refused to listen on 0.0.0.0" in "".join(up.lines)
+    """Before any part is started. That the user gets the status: a second stack, above."""
 
-    def test_a_port_in_use(self, home: Path) -> None:
+    @pytest.fixture
+    def refused(self, home: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+        def run(mlflow_port: int = 0, **values: Any) -> str:
+            settings = Settings(home=home, port=0, **values)
+            assert up.run(settings, mlflow_port, os.getpid(), Mark(home), StopEvent()) == USAGE
+            return capsys.readouterr().err
+
+        return run
+
+    def test_a_public_address_without_keys(self, refused: Callable[..., str]) -> None:
+        assert "refused to listen on 0.0.0.0" in refused(host="0.0.0.0", auth="off")
+
+    def test_a_port_in_use(self, refused: Callable[..., str]) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
-            up = Up(home, "--mlflow-port", str(port))
-            assert up.wait_end() == 2
-        assert f"port {port} on 127.0.0.1 is in use" in "".join(up.lines)
+            assert f"port {port} on 127.0.0.1 is in use" in refused(port)
 
-    def test_a_broker_of_the_users_that_does_not_answer(self, home: Path) -> None:
-        up = Up(home, env={"FINETUNE_REDIS_URL": f"redis://127.0.0.1:{free_port()}/0"})
-        assert up.wait_end() == 2
-        assert "the broker at FINETUNE_REDIS_URL does not answer" in "".join(up.lines)
+    def test_a_broker_of_the_users_that_does_not_answer(
+        self, refused: Callable[..., str], home: Path
+    ) -> None:
+        url = f"redis://127.0.0.1:{free_port()}/0"
+        assert "the broker at FINETUNE_REDIS_URL does not answer" in refused(redis_url=url)
         assert list(home.glob("up.*")) == []

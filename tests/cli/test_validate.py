@@ -54,6 +54,14 @@ class TestValidate:
         assert "gone.jsonl does not exist" in faulty.err
         assert cli("validate", str(spec), "--data").status == 3
 
+    @pytest.mark.parametrize(("job", "status"), [("0199a0b1", 0), ("job-0199a0b1", 0), ("mine", 2)])
+    def test_without_a_service_an_id_may_be_shortened(
+        self, cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, job: str, status: int
+    ) -> None:
+        monkeypatch.setenv("FINETUNE_URL", "http://127.0.0.1:9")
+        outcome = cli("validate", str(write_spec(tmp_path, model={"job": job})))
+        assert outcome.status == status
+
     def test_changes_are_those_of_submit(self, cli: Cli, api: str, tmp_path: Path) -> None:
         spec = str(write_spec(tmp_path, training={"learning_rte": 1}))
         assert cli("validate", spec, "--set", "training.learning_rte=null").status == 0

@@ -1,8 +1,15 @@
 """Specs for tests: the least that is valid, with what a test wants changed."""
 
-from typing import Any
+import json
+from pathlib import Path
+from typing import Any, Final
 
 from service.contract.spec import JobSpec
+
+DUMPS: Final[dict[str, dict[str, Any]]] = json.loads(
+    Path(__file__).with_name("training_arguments_dumps.json").read_text()
+)
+"""What `Seq2SeqTrainingArguments(output_dir="out").to_dict()` returns in releases of 4.x."""
 
 
 def spec_body(**changes: Any) -> dict[str, Any]:

@@ -5,12 +5,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tests.contract.factories import job_spec
+from tests.contract.factories import job_spec, spec_body
 
 
 def classification(columns: dict[str, str] | None = None, **task: Any) -> Any:
-    made = job_spec(task={"type": "text-classification", **task})
-    dataset = {**made.dataset.model_dump(mode="json"), "columns": columns or {}}
+    dataset = {**spec_body()["dataset"], "columns": columns or {}}
     return job_spec(task={"type": "text-classification", **task}, dataset=dataset)
 
 

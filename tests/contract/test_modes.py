@@ -7,18 +7,13 @@ from pydantic import ValidationError
 
 from service.contract import splits
 from service.contract.spec import JobSpec
+from tests.contract.factories import job_spec
 
 FILES = {"source": "upload", "validation": "file-2", "test": "file-3"}
 
 
 def spec(mode: str, **sections: Any) -> JobSpec:
-    body = {
-        "mode": mode,
-        "task": "question-answering",
-        "model": {"name_or_path": "org/model"},
-        "dataset": FILES,
-    }
-    return JobSpec.model_validate(body | sections)
+    return job_spec(mode=mode, **({"dataset": FILES} | sections))
 
 
 def refusal(mode: str, **sections: Any) -> str:

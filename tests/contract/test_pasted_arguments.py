@@ -3,23 +3,19 @@
 import json
 from dataclasses import MISSING
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 import pytest
 import transformers
 from pydantic import ValidationError
 
-from service.contract.spec import JobSpec
 from service.contract.training import TrainingSpec, ignored_options
 from service.contract.training_arguments.moved_options import ELSEWHERE
 from service.contract.training_arguments.refused_options import REFUSED, REMOVED
 from service.contract.training_arguments.script_options import PLACES
 from service.contract.training_arguments.trainer_defaults import DEFAULTS, PARTS, is_at_default
+from tests.contract.factories import DUMPS, job_spec
 
-DUMPS: dict[str, dict[str, Any]] = json.loads(
-    Path(__file__).with_name("training_arguments_dumps.json").read_text()
-)
 THEIRS = {
     field.name: field.default.value if isinstance(field.default, Enum) else field.default
     for field in transformers.Seq2SeqTrainingArguments.__dataclass_fields__.values()
@@ -136,13 +132,7 @@ class TestDumps:
         assert TrainingSpec.model_validate(options).activation_checkpointing is True
 
     def test_as_the_training_of_a_job(self, installed: dict[str, Any]) -> None:
-        job = {
-            "task": "question-answering",
-            "model": {"name_or_path": "org/model"},
-            "dataset": {"source": "hub", "name": "org/data"},
-            "training": installed,
-        }
-        assert "output_dir" not in JobSpec.model_validate(job).model_dump()["training"]
+        assert "output_dir" not in job_spec(training=installed).model_dump()["training"]
 
 
 class TestByHand:

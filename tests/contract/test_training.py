@@ -45,7 +45,7 @@ class TestDefaults:
 
 class TestElsewhere:
     def test_names_are_those_that_people_know_and_not_ours(self) -> None:
-        assert not set(ELSEWHERE) & set(TrainingSpec.model_fields)
+        assert not set(ELSEWHERE) & {*TrainingSpec.model_fields, *ALIASES}
 
     def test_aliases_lead_to_fields(self) -> None:
         assert set(ALIASES.values()) <= set(TrainingSpec.model_fields)
@@ -62,7 +62,7 @@ class TestIntervals:
             TrainingSpec.model_validate({name: 2.5})
 
 
-class TestTwoNames:
+class TestOptionsTogether:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
@@ -102,9 +102,45 @@ class TestTwoNames:
             ({"adafactor": "yes"}, "`adafactor` must be true or false"),
             ({"precision": "fp32", "fp16": True}, "`precision: fp32` contradicts"),
             ({"on_oom": "halve_batch", "auto_find_batch_size": False}, "contradict each other"),
+            ({"on_oom": "fail", "auto_find_batch_size": True}, "contradict each other"),
+            ({"optim": "galore_adamw"}, "`galore_adamw` is refused: its package"),
+            ({"optim": "lomo"}, "`lomo` is refused: it updates weights"),
+            ({"train_sampling_strategy": "batch_rebalance"}, "`batch_rebalance` is refused"),
+            ({"optim_args": "momentum=0.9"}, "`optim: adamw_torch_fused` takes none"),
+            ({"optim": "sgd", "optim_args": "speed=1"}, "takes `momentum`, `dampening`"),
+            ({"optim": "sgd", "optim_args": "momentum"}, "must be `name=value, …`"),
+            ({"lr_scheduler_kwargs": {"power": 2}}, "`lr_scheduler_type: linear` takes none"),
+            ({"lr_scheduler_kwargs": "{1"}, "not a valid JSON object"),
+            ({"lr_scheduler_type": "reduce_lr_on_plateau"}, "needs `eval_strategy`"),
+            ({"lr_scheduler_type": "greedy"}, "needs `eval_strategy`"),
+            ({"early_stopping_patience": 1}, "needs `eval_strategy`"),
+            ({"dataloader_prefetch_factor": 2}, "needs `dataloader_num_workers`"),
+            ({"dataloader_persistent_workers": True}, "needs `dataloader_num_workers`"),
+            ({"tf32": True, "use_cpu": True}, "needs a GPU"),
+            ({"fp16_full_eval": True, "use_cpu": True}, "use `bf16_full_eval` on a CPU"),
+            ({"fp16_full_eval": True, "bf16_full_eval": True}, "exclude each other"),
+            ({"precision": "fp32", "bf16": True}, "`precision: fp32` contradicts"),
+            ({"precision": "bf16", "fp16": True}, "exclude each other"),
+            ({"precision": "bf16", "bf16": False}, "`precision` and `bf16` contradict"),
+            ({"precision": "fp16", "use_cpu": True}, "`fp16` needs a GPU"),
+            ({"padding_free": True, "torch_compile": True}, "excludes `torch_compile`"),
+            ({"padding_free": True, "neftune_noise_alpha": 5}, "excludes `neftune_noise_alpha`"),
+            ({"activation_checkpointing_kwargs": {"use_reentrant": True}}, "does nothing without"),
+            ({"non_finite_rollbacks": 2}, "does nothing without `on_non_finite: rollback`"),
+            ({"rollback_learning_rate_factor": 0.1}, "does nothing without"),
+            ({"load_best_model_at_end": True}, "chosen by evaluations"),
+            (
+                {
+                    "load_best_model_at_end": True,
+                    "eval_strategy": "epoch",
+                    "save_strategy": "no",
+                },
+                "needs a checkpoint of each new best evaluation: set `save_strategy`; with "
+                "`best` no others are written",
+            ),
         ],
     )
-    def test_that_disagree(self, options: dict[str, Any], message: str) -> None:
+    def test_some_are_refused_with_a_reason(self, options: dict[str, Any], message: str) -> None:
         with pytest.raises(ValidationError) as caught:
             TrainingSpec.model_validate(options)
         assert message in str(caught.value)
@@ -139,7 +175,7 @@ class TestTwoNames:
             ({"gradient_checkpointing": None}, {"activation_checkpointing": None}),
         ],
     )
-    def test_that_agree_or_of_which_one_says_nothing(
+    def test_two_names_may_agree_or_one_say_nothing(
         self, options: dict[str, Any], expected: dict[str, Any]
     ) -> None:
         assert TrainingSpec.model_validate(options) == TrainingSpec.model_validate(expected)

@@ -1,8 +1,6 @@
 """Each field of the installed TrainingArguments is supported, elsewhere or refused; so the docs."""
 
 import dataclasses
-import json
-from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -24,11 +22,8 @@ from service.contract.training_arguments.refused_options import (
 )
 from service.contract.training_arguments.script_options import NOT_NEEDED, PLACES
 from service.contract.training_fields import ADDITIONS
+from tests.contract.factories import DUMPS
 
-# What `Seq2SeqTrainingArguments(output_dir="out").to_dict()` returns in releases of 4.x.
-DUMPS: dict[str, dict[str, Any]] = json.loads(
-    Path(__file__).with_name("training_arguments_dumps.json").read_text()
-)
 THEIRS = {field.name: field for field in dataclasses.fields(transformers.TrainingArguments)}
 
 
@@ -69,41 +64,6 @@ class TestEveryField:
     )
     def test_sentences(self, table: dict[str, str]) -> None:
         assert all(len(sentence.split()) > 1 for sentence in table.values())
-
-
-class TestRefusedValues:
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            ({"optim": "galore_adamw"}, "`galore_adamw` is refused: its package"),
-            ({"optim": "lomo"}, "`lomo` is refused: it updates weights"),
-            ({"train_sampling_strategy": "batch_rebalance"}, "`batch_rebalance` is refused"),
-            ({"optim_args": "momentum=0.9"}, "`optim: adamw_torch_fused` takes none"),
-            ({"optim": "sgd", "optim_args": "speed=1"}, "takes `momentum`, `dampening`"),
-            ({"optim": "sgd", "optim_args": "momentum"}, "must be `name=value, …`"),
-            ({"lr_scheduler_kwargs": {"power": 2}}, "`lr_scheduler_type: linear` takes none"),
-            ({"lr_scheduler_kwargs": "{1"}, "not a valid JSON object"),
-            ({"lr_scheduler_type": "reduce_lr_on_plateau"}, "needs `eval_strategy`"),
-            ({"lr_scheduler_type": "greedy"}, "needs `eval_strategy`"),
-            ({"early_stopping_patience": 1}, "needs `eval_strategy`"),
-            ({"dataloader_prefetch_factor": 2}, "needs `dataloader_num_workers`"),
-            ({"dataloader_persistent_workers": True}, "needs `dataloader_num_workers`"),
-            ({"tf32": True, "use_cpu": True}, "needs a GPU"),
-            ({"fp16_full_eval": True, "use_cpu": True}, "use `bf16_full_eval` on a CPU"),
-            ({"fp16_full_eval": True, "bf16_full_eval": True}, "exclude each other"),
-            ({"precision": "fp32", "bf16": True}, "`precision: fp32` contradicts"),
-            ({"precision": "bf16", "fp16": True}, "exclude each other"),
-            ({"precision": "bf16", "bf16": False}, "`precision` and `bf16` contradict"),
-            ({"precision": "fp16", "use_cpu": True}, "`fp16` needs a GPU"),
-            ({"padding_free": True, "torch_compile": True}, "excludes `torch_compile`"),
-            ({"padding_free": True, "neftune_noise_alpha": 5}, "excludes `neftune_noise_alpha`"),
-            ({"activation_checkpointing_kwargs": {"use_reentrant": True}}, "does nothing without"),
-        ],
-    )
-    def test_with_a_reason(self, options: dict[str, Any], message: str) -> None:
-        with pytest.raises(ValidationError) as caught:
-            TrainingSpec.model_validate(options)
-        assert message in str(caught.value)
 
 
 class TestHubStrategy:

@@ -11,6 +11,12 @@ def squad_file(split: str, version: str = "2.0") -> Path:
     return FOLDER / f"{split}-v{version}.json"
 
 
+def squad_dataset(version: str, folder: Path = FOLDER, **options: Any) -> dict[str, Any]:
+    """As a spec has it."""
+    files = {s: str(folder / f"{s}-v{version}.json") for s in ("train", "validation")}
+    return files | options
+
+
 def squad_rows(split: str, version: str = "2.0") -> list[dict[str, Any]]:
     """Rows with id, question, context and answers as {text: [...], answer_start: [...]}."""
     articles = json.loads(squad_file(split, version).read_text())["data"]

@@ -123,7 +123,7 @@ class TestBadRows:
             ("jsonl", b'{"a": "\x00"}\n{"a": 1}', ["f, line 1: holds a NUL byte at byte 8"], 1),
             ("text", b"one\n\xfftwo\nthree", ["f, line 2: not valid UTF-8 at byte 1"], 2),
             ("text", b"one\nt\x00wo\nthree", ["f, line 2: holds a NUL byte at byte 2"], 2),
-            ("csv", b"a,b\n1,2\n1\n3,4", ["f, line 3: 1 fields, but the header has 2"], 2),
+            ("csv", b"a,b\n1,2\n1\n3,4", ["f, line 3: 1 field, but the header has 2"], 2),
             (
                 "csv",
                 b'a,b\n"1\n2",2\n1,2,3\n',

@@ -8,7 +8,7 @@ import pytest
 
 from service.contract.failures import FailureCode, StageError
 from tests.support.models import save_tiny_bert
-from tests.tasks.stages import StagedJob, write_rows
+from tests.tasks.stages import StagedJob, job_of
 from worker.data.held_out import HeldOut
 from worker.data.table import Table
 from worker.tasks.base import load_splits
@@ -76,29 +76,22 @@ class TestHeldOut:
 
 
 class TestJob:
-    def body(self, tmp_path: Path, **training: Any) -> dict[str, Any]:
+    def job(self, tmp_path: Path, **training: Any) -> StagedJob:
         rows = [
             {"question": "What is it?", "context": f"It is {number}.", "id": str(number)}
             | {"answers": {"text": [str(number)], "answer_start": [6]}}
             for number in range(20)
         ]
-        return {
-            "task": {"type": "question-answering", "max_seq_length": 32, "doc_stride": 8},
-            "model": {"name_or_path": str(save_tiny_bert(tmp_path / "bert"))},
-            "dataset": {
-                "source": "path",
-                "train": write_rows(tmp_path / "train.jsonl", rows),
-                "validation_split_percentage": 15,
-            },
-            "training": {"use_cpu": True, "max_steps": 1, "eval_strategy": "epoch", **training},
-        }
+        task = {"type": "question-answering", "max_seq_length": 32, "doc_stride": 8}
+        dataset = {"train": rows, "validation_split_percentage": 15}
+        options = {"max_steps": 1, "eval_strategy": "epoch", **training}
+        return job_of(tmp_path, task, save_tiny_bert(tmp_path / "bert"), dataset, options)
 
     def held_out(self, job: StagedJob) -> list[str]:
         return list(load_splits(job.prepare().prepared_dir)["validation"].examples["id"])
 
     def test_any_task_trains_on_the_rest_and_is_evaluated(self, tmp_path: Path) -> None:
-        (tmp_path / "job").mkdir()
-        job = StagedJob(tmp_path, self.body(tmp_path))
+        job = self.job(tmp_path)
         result, _ = job.train()
         assert job.prepared is not None
         counts = {split: each["examples"] for split, each in job.prepared.splits.items()}
@@ -107,9 +100,7 @@ class TestJob:
 
     def test_the_order_s_seed_decides_if_there_is_one(self, tmp_path: Path) -> None:
         chosen = {
-            (seed, data_seed): self.held_out(
-                StagedJob(tmp_path, self.body(tmp_path, seed=seed, data_seed=data_seed))
-            )
+            (seed, data_seed): self.held_out(self.job(tmp_path, seed=seed, data_seed=data_seed))
             for seed, data_seed in ((1, None), (2, None), (1, 7), (2, 7))
         }
         assert chosen[1, None] != chosen[2, None]

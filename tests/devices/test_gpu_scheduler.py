@@ -82,6 +82,11 @@ class Later:
         [assignment] = self._found
         return assignment
 
+    def placed(self) -> Assignment:
+        assignment = self.result()
+        assert assignment is not None
+        return assignment
+
 
 @pytest.fixture
 def worker(database: Database, tmp_path: Path) -> Worker:
@@ -173,14 +178,11 @@ class TestWaits:
         for _ in range(3):
             assert not worker.scheduler._fits(worker.scheduler._waiting(worker.queues))
         running[1].held.release()
-        assignment = waits.result()
-        assert assignment is not None
+        assignment = waits.placed()
         assert (assignment.claim.job_id, assignment.claim.gpus) == (large, ("GPU-a", "GPU-b"))
         assert get(database, small).state == "queued"
         assignment.held.release()
-        last = behind.result()
-        assert last is not None
-        assert last.claim.job_id == small
+        assert behind.placed().claim.job_id == small
 
     def test_a_better_one_that_arrives_meanwhile_starts_first(
         self, database: Database, worker: Worker
@@ -190,9 +192,7 @@ class TestWaits:
         waits = worker.place_later(large)
         wait_until(lambda: worker.enqueued == [large], SECONDS, "the first look")
         urgent = make_training(database, 1, priority=0)
-        assignment = waits.result()
-        assert assignment is not None
-        assert assignment.claim.job_id == urgent
+        assert waits.placed().claim.job_id == urgent
         running.held.release()
 
     def test_in_between_smaller_ones_may_pass(self, database: Database, worker: Worker) -> None:
@@ -227,9 +227,7 @@ class TestWaits:
         assert other.next(second, "cpu") is None
         assert other.enqueued == []
         running.held.release()
-        assignment = waits.result()
-        assert assignment is not None
-        assert assignment.claim.job_id == first
+        assert waits.placed().claim.job_id == first
         # The message that the other process has dropped.
         assert worker.enqueued == [first, second]
 

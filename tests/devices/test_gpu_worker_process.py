@@ -39,6 +39,10 @@ def training(stack: Stack, job_id: str) -> Path:
     return folder
 
 
+def wait_prepared(stack: Stack, job_id: str) -> None:
+    services.wait_until(lambda: get(stack.database, job_id).stage == "train", SECONDS, "`prepare`")
+
+
 def gpus_of(stack: Stack, job_id: str) -> list[str]:
     started = [
         event for event in history_of(stack.database, job_id) if event.type == "stage_started"
@@ -68,9 +72,9 @@ def test_each_training_has_its_gpus_alone_and_a_large_one_gets_its_turn(
         assert environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert get(stack.database, small[0]).worker_id == get(stack.database, small[1]).worker_id
     large = stack.submit(resources={"gpus": 2}, **HANGS)
-    services.wait_until(lambda: get(stack.database, large).stage == "train", SECONDS, "`prepare`")
+    wait_prepared(stack, large)
     later = stack.submit()
-    services.wait_until(lambda: get(stack.database, later).stage == "train", SECONDS, "`prepare`")
+    wait_prepared(stack, later)
     for job_id in small:
         cancel(stack.database, stack.dispatcher, EVERYTHING, job_id)
     folder = training(stack, large)
@@ -93,9 +97,7 @@ def test_a_killed_process_leaves_its_gpu_to_the_next_job(
     stage = stage_of(worker, folder)
     [gpu], [other] = gpus_of(stack, first), gpus_of(stack, second)
     next_one = stack.submit(**HANGS)
-    services.wait_until(
-        lambda: get(stack.database, next_one).stage == "train", SECONDS, "`prepare`"
-    )
+    wait_prepared(stack, next_one)
     above = stage.parents()  # the sandbox's process is between them
     [supervisor] = [process for process in pool_of(worker) if process in above]
     supervisor.send_signal(signal.SIGKILL)
@@ -122,9 +124,7 @@ def test_a_worker_that_serves_all_leaves_a_process_to_the_cpu(stack: Stack) -> N
     # One process waits for the GPUs of the first of these; their `prepare` needs another.
     small = [stack.submit(**HANGS) for _ in range(3)]
     for job_id in small:
-        services.wait_until(
-            lambda job_id=job_id: get(stack.database, job_id).stage == "train", SECONDS, "`prepare`"
-        )
+        wait_prepared(stack, job_id)
     on_cpu = stack.submit(resources={"gpus": 0})
     services.wait_until(
         lambda: get(stack.database, on_cpu).state == "succeeded", SECONDS, "the job on the CPU"

@@ -95,6 +95,7 @@ class TestCommands:
 
 
 @pytest.mark.heavy
+@pytest.mark.timeout(1600)  # no less than make has, whose output tells how far it came
 class TestDemo:
     def test_make_demo(self) -> None:
         """As README.md has it; installs into .venv if that does not exist."""

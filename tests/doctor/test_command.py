@@ -41,9 +41,8 @@ def doctor(tmp_path: Path, *options: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def report_of(folder: Path) -> dict[str, Any]:
-    report: dict[str, Any] = json.loads((folder / "doctor-report.json").read_text())
-    return report
+def report_of(folder: Path) -> Any:
+    return json.loads((folder / "doctor-report.json").read_text())
 
 
 Ran = tuple[Path, "subprocess.CompletedProcess[str]"]
@@ -77,7 +76,7 @@ class TestQuick:
         errors = found["products"]["data"]["relative_errors"]
         assert 0 < errors["cpu fp32"] < 1e-5 < errors["cpu bf16"] < 1e-2
 
-    def test_the_files_hold_versions_and_no_secret(self, ran: Ran) -> None:
+    def test_it_leaves_two_files_that_hold_versions_and_no_secret(self, ran: Ran) -> None:
         folder, done = ran
         markdown = (folder / "found" / "doctor-report.md").read_text()
         for text in (done.stdout, markdown, (folder / "found/doctor-report.json").read_text()):
@@ -87,9 +86,7 @@ class TestQuick:
         assert report["environment"]["FINETUNE_HUB_TOKEN"] == "***"
         assert report["machine"]["packages"]["torch"].startswith("2.")
         assert "\nproducts                ok       relative errors" in markdown
-
-    def test_it_leaves_nothing_behind(self, ran: Ran) -> None:
-        assert list((ran[0] / "home" / "doctor").iterdir()) == []
+        assert list((folder / "home" / "doctor").iterdir()) == []
 
 
 class TestEndings:
@@ -130,15 +127,9 @@ class TestEndings:
         assert not any(child.is_running() for child in children)
 
 
-class TestRegistry:
-    def test_names_are_unique_and_fit_the_table(self) -> None:
-        names = [check.name for check in CHECKS]
-        assert len(set(names)) == len(names)
-        assert all(len(name) < 24 for name in names)
-
-    def test_every_check_has_its_function(self) -> None:
-        for check in CHECKS:
-            assert callable(function_of(f"worker.doctor.checks.{check.run}"))
-
-    def test_a_worker_s_start_trains_nothing(self) -> None:
-        assert not any(check.trains for check in CHECKS if check.quick)
+def test_the_table_of_checks() -> None:
+    names = [check.name for check in CHECKS]
+    assert len(set(names)) == len(names)
+    assert all(len(name) < 24 for name in names), "names fit their column"
+    assert all(callable(function_of(f"worker.doctor.checks.{check.run}")) for check in CHECKS)
+    assert not any(check.trains for check in CHECKS if check.quick), "a worker's start trains"

@@ -10,7 +10,7 @@ from tests.support.services import wait_until
 from worker.doctor import isolated
 from worker.doctor.check import GPU, TORCH, Check, Context, TorchView
 from worker.doctor.isolated import Done
-from worker.doctor.runner import Doctor, Examination, lacks
+from worker.doctor.runner import Examination, lacks
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,21 +19,24 @@ def check(name: str, *, seconds: float = 60, needs: tuple[str, ...] = ()) -> Che
     return Check(name, name, f"bad_checks:{name}", seconds, needs=needs)
 
 
-def gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-
-
 @pytest.fixture(autouse=True)
 def _here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     # Asked once for all, in test_command: it takes a process that imports torch.
-    monkeypatch.setattr(
-        Doctor, "_context", lambda doctor: Context(scratch=doctor.scratch, torch=TorchView())
-    )
+    monkeypatch.setattr(Examination, "_context", lambda done: Context(scratch=done.scratch))
 
 
-def examine(folder: Path, *checks: Check) -> Examination:
-    return Doctor(checks, folder, package="tests.doctor").examine(lambda _: None)
+def examine(folder: Path, *checks: Check, in_background: bool = False) -> Examination:
+    done = Examination(checks, folder, in_background, package="tests.doctor")
+    done.run(lambda _: None)
+    return done
+
+
+def has_ended(folder: Path) -> bool:
+    """Whether the check that hangs, and what it started, have ended."""
+    pids = [int((folder / name).read_text()) for name in ("child", "grandchild")]
+    left = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    return all(process.status() == psutil.STATUS_ZOMBIE for process in left)
 
 
 class TestEachCheck:
@@ -44,9 +47,7 @@ class TestEachCheck:
         assert lines[1].finding.summary == f"the check's process ended with signal {signal.SIGSEGV}"
         assert all(line.finding.remedy for line in lines[:2])
         assert lines[2].finding.data == {"device": "cpu", "gpus": 0}
-
-    def test_what_a_check_wrote_is_removed(self, tmp_path: Path) -> None:
-        examine(tmp_path, check("good"))
+        # What a check wrote is removed.
         assert [*map(str, tmp_path.rglob("good*"))] == []
 
     def test_one_that_hangs_is_killed_with_all_that_it_started(self, tmp_path: Path) -> None:
@@ -54,8 +55,7 @@ class TestEachCheck:
         assert line.finding.status == "failed"
         assert line.finding.summary == "did not end within 3 s and was killed"
         assert line.finding.reason == "waiting for a GPU that never answers"
-        assert gone(int((tmp_path / "grandchild").read_text()))
-        assert gone(int((tmp_path / "child").read_text()))
+        assert has_ended(tmp_path)
 
     def test_an_interrupt_ends_the_one_at_hand_and_leaves_the_rest(self, tmp_path: Path) -> None:
         def interrupt() -> None:
@@ -67,20 +67,19 @@ class TestEachCheck:
         assert done.interrupted
         assert [line.finding.status for line in done.lines] == ["ok", "not_run", "not_run"]
         assert done.lines[1].finding.reason == "the doctor was interrupted"
-        assert gone(int((tmp_path / "grandchild").read_text()))
+        assert has_ended(tmp_path)
 
     def test_one_in_the_background_has_ten_times_as_long(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         limits = []
 
-        def run(*_: object, seconds: float, **__: object) -> Done:
+        def run(*_: object, seconds: float) -> Done:
             limits.append(seconds)
             return Done(None, "", None)
 
         monkeypatch.setattr(isolated, "run", run)
-        doctor = Doctor([check("good", seconds=3)], tmp_path, in_background=True)
-        [line] = doctor.examine(lambda _: None).lines
+        [line] = examine(tmp_path, check("good", seconds=3), in_background=True).lines
         assert limits == [30]
         assert line.finding.summary == "did not end within 30 s and was killed"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from worker.doctor.check import Context
-from worker.doctor.checks import sandbox
+from worker.doctor.checks import stages
 from worker.sandbox import layers
 from worker.sandbox.view import Layer
 from worker.supervision.limits import delegated_group
@@ -31,7 +31,7 @@ def test_each_gap_is_named(
     monkeypatch.setenv("FINETUNE_SANDBOX", mode)
     monkeypatch.setattr(layers, "used", lambda _: used)
     monkeypatch.setattr("worker.sandbox.landlock.version", lambda: 7)
-    found = sandbox.sandbox(Context(scratch=tmp_path))
+    found = stages.sandbox(Context(scratch=tmp_path))
     assert found.status == status
     assert ("send UDP" in found.reason) == (status in ("warning", "failed"))
 
@@ -46,7 +46,7 @@ def test_what_holds_the_limits(
         return tmp_path / "groups"
 
     monkeypatch.setattr(delegated_group, "find", find)
-    found = sandbox.limits(Context(scratch=tmp_path))
+    found = stages.limits(Context(scratch=tmp_path))
     assert (found.status, found.data) == ("ok", {"control_groups": has_groups})
     assert ("the kernel holds" in found.summary) == has_groups
     assert ("group is threaded" in found.summary) == (not has_groups)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from service.contract.events import Metric
 from service.contract.tasks import TASKS
 from worker.doctor.check import Context
 from worker.doctor.checks import tasks, trainings
@@ -71,7 +72,7 @@ class TestTable:
         (tmp_path / "torch.py").write_text("import os\nos.abort()\n")
         monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
         own = Jobs(tmp_path, Context(scratch=tmp_path))
-        with own, pytest.raises(StageFailedError, match="writes tiny models ended with status -6"):
+        with own, pytest.raises(StageFailedError, match="writes tiny models ended with signal 6"):
             own.body("reward")
 
 
@@ -82,29 +83,21 @@ def test_batches_without_padding(jobs: Jobs) -> None:
 
 
 class _Scripted(Jobs):
-    """Each training ends as `ends` says, given its options."""
+    """Each training ends with the next of these losses."""
 
-    def __init__(self, *ends: Any) -> None:
+    def __init__(self, *ends: list[float]) -> None:
         super().__init__(Path(), Context(scratch=Path()))
         self.asked: list[dict[str, Any]] = []
         self._ends = iter(ends)
 
-    def body(self, task: str, splits: Any = (), **parameters: Any) -> dict[str, Any]:
+    def body(self, task: str, *_: Any, **__: Any) -> dict[str, Any]:
         return {"task": task}
 
-    def train(self, body: Any, *, resume_from: Path | None = None, **training: Any) -> Ended:
+    def train(self, body: Any, **training: Any) -> Ended:
         self.asked.append({**body, **training})
-        return _Losses(next(self._ends))
-
-
-class _Losses(Ended):
-    def __init__(self, losses: list[float]) -> None:
-        super().__init__(Path(), [], {})
-        self.__dict__["of_it"] = losses
-
-    @property
-    def losses(self) -> list[float]:
-        return list(self.__dict__["of_it"])
+        losses = enumerate(next(self._ends))
+        events = [Metric(kind="train", step=step, values={"loss": loss}) for step, loss in losses]
+        return Ended(Path(), [*events], {})
 
 
 class TestPairs:

@@ -1,9 +1,13 @@
-"""Bodies of jobs, and what tests read of their pages."""
+"""Bodies of jobs, and what tests read of their pages and of their runs in MLflow."""
 
 from pathlib import Path
 from typing import Any
 
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
 from tests.e2e.stack import Stack
+from tests.support.services import wait_until
 
 
 def job_body(stack: Stack, model: Path, squad: dict[str, Path], **changes: Any) -> dict[str, Any]:
@@ -35,6 +39,27 @@ def job_body(stack: Stack, model: Path, squad: dict[str, Path], **changes: Any) 
         "metadata": {"team": "e2e"},
     }
     return body | changes
+
+
+def using(finished: dict[str, Any], mode: str, dataset: dict[str, Any], **model: Any) -> Any:
+    """The body of a job that uses the model of a finished one as it is."""
+    return {
+        "mode": mode,
+        "task": finished["spec"]["task"],
+        "model": {"job": finished["id"], **model},
+        "dataset": {"source": "upload", **dataset},
+        "training": {"use_cpu": True},
+    }
+
+
+def ended_run(page: dict[str, Any]) -> tuple[MlflowClient, Run]:
+    """The job ends first, and its run right after it."""
+    uri, _, route = page["mlflow_url"].partition("?")[0].partition("/#/")
+    client, run_id = MlflowClient(uri), route.split("/")[3]
+    wait_until(lambda: client.get_run(run_id).info.status == "FINISHED", 30, "the run's end")
+    run = client.get_run(run_id)
+    assert run.info.experiment_id == route.split("/")[1]
+    return client, run
 
 
 def training(**changes: Any) -> dict[str, Any]:

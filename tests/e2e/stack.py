@@ -83,7 +83,6 @@ class Stack:
             "FINETUNE_BEAT_SECONDS": "1",
             "FINETUNE_KILL_SECONDS": "4",
             "FINETUNE_POLL_SECONDS": "0.5",
-            "FINETUNE_RECONCILE_SECONDS": "0.5",
             "FINETUNE_RETRY_BACKOFF_SECONDS": "1",
             "FINETUNE_SYSTEM_METRICS_SECONDS": "0.25",
             "FINETUNE_DOCTOR_AT_START": "false",  # tests/doctor runs the same checks

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mlflow import MlflowClient
 
 from chaos.pace import Pace
-from tests.e2e.jobs import job_body, losses, trained_to, training
+from tests.e2e.jobs import ended_run, job_body, losses, trained_to, training
 from tests.e2e.stack import Stack
 from tests.support.processes import is_alive
 from tests.support.services import wait_until
@@ -49,7 +48,7 @@ class TestSigkill:
 @pytest.mark.heavy  # as the attack `interruptions`; pausing and resuming below is tried in each run
 class TestWishes:
     def test_paused_resumed_cancelled_and_retried_it_is_the_same_run(
-        self, stack: Stack, tiny_model: Path, squad: dict[str, Path], mlflow_uri: str
+        self, stack: Stack, tiny_model: Path, squad: dict[str, Path]
     ) -> None:
         def ask(action: str, of: str) -> dict[str, Any]:
             answer = stack.http.post(f"/v1/jobs/{of}/{action}", json={})
@@ -89,10 +88,9 @@ class TestWishes:
         assert stack.http.delete(f"/v1/jobs/{job_id}").status_code == 200
         assert stack.http.get(f"/v1/jobs/{job_id}").status_code == 404
         assert not (stack.home / "jobs" / job_id).exists()
-        run_id = finished["mlflow_url"].partition("?")[0].rpartition("/")[2]
-        client = MlflowClient(mlflow_uri)
-        wait_until(lambda: client.get_run(run_id).info.status == "FINISHED", 30, "the run's end")
-        steps = [point.step for point in client.get_metric_history(run_id, "loss")]
+        client, run = ended_run(finished)
+        assert run.info.status == "FINISHED"
+        steps = [point.step for point in client.get_metric_history(run.info.run_id, "loss")]
         assert sorted(steps) == list(range(1, 101))
 
 

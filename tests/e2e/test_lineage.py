@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import mlflow
 import pytest
 import torch
 from huggingface_hub import ModelCard, snapshot_download
@@ -13,7 +12,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM
 
 from tests.e2e.conftest import TOKEN
-from tests.e2e.jobs import job_body
+from tests.e2e.jobs import ended_run, job_body
 from tests.e2e.stack import Stack
 from tests.fakes.hub import HubDouble
 from tests.support.processes import is_alive
@@ -101,16 +100,16 @@ class TestLineage:
         assert types.count("lease_expired") == 1
 
     def test_one_run_that_ends_with_the_promoted_model(
-        self, stack: Stack, corpus_job: dict[str, Any], mlflow_uri: str, tmp_path: Path
+        self, stack: Stack, corpus_job: dict[str, Any], tmp_path: Path
     ) -> None:
         job = stack.job(corpus_job["id"])
         assert job["mlflow_url"] == corpus_job["mlflow_url"]
-        run_id = job["mlflow_url"].partition("?")[0].rpartition("/")[2]
-        client = mlflow.MlflowClient(mlflow_uri)
-        wait_until(lambda: client.get_run(run_id).info.status == "FINISHED", 30, "the run's end")
-        run = client.get_run(run_id)
+        client, run = ended_run(job)
+        assert run.info.status == "FINISHED"
         assert run.data.metrics["result_eval_loss"] == job["result"]["metrics"]["eval_loss"]
-        logged = client.download_artifacts(run_id, "model/model.safetensors", str(tmp_path))
+        logged = client.download_artifacts(
+            run.info.run_id, "model/model.safetensors", str(tmp_path)
+        )
         promoted = weights(Path(job["result"]["model_path"]))
         assert same(load_file(logged), promoted)
 
@@ -164,7 +163,5 @@ class TestLineage:
         card = ModelCard.load(folder / "README.md")
         assert card.data.base_model == MODEL_ID
         assert base in card.text
-        run = mlflow.MlflowClient(job["mlflow_url"].partition("/#/")[0]).get_run(
-            job["mlflow_url"].partition("?")[0].rpartition("/")[2]
-        )
+        _, run = ended_run(job)
         assert run.data.tags["finetune.base_job"] == base

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import mlflow
 import pytest
 import torch
 from huggingface_hub import HfApi, ModelCard, snapshot_download
@@ -12,7 +11,7 @@ from peft import PeftModel
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
 from tests.e2e.conftest import TOKEN
-from tests.e2e.jobs import job_body
+from tests.e2e.jobs import ended_run, job_body, losses, using
 from tests.e2e.stack import Stack
 from tests.fakes.hub import HubDouble
 from tests.support.services import wait_until
@@ -73,19 +72,11 @@ class TestMainJob:
         assert max(row["values"]["memory_rss_bytes"] for row in system) > 2**27
 
     def test_mlflow_has_the_same_numbers(self, stack: Stack, finished: dict[str, Any]) -> None:
-        uri, _, route = finished["mlflow_url"].partition("?")[0].partition("/#/")
-        _, experiment, _, run_id = route.split("/")[:4]
-        client = mlflow.MlflowClient(uri)
-        # The job ends first, and its run right after it.
-        wait_until(lambda: client.get_run(run_id).info.status != "RUNNING", 20, "the run's end")
-        run = client.get_run(run_id)
-        assert run.info.experiment_id == experiment
+        client, run = ended_run(finished)
         assert run.info.status == "FINISHED"
         assert run.data.params["max_steps"] == "8"
-        rows = stack.pages(f"/v1/jobs/{finished['id']}/metrics")
-        losses = [(row["step"], row["values"]["loss"]) for row in rows if "loss" in row["values"]]
-        history = client.get_metric_history(run_id, "loss")
-        assert sorted((m.step, m.value) for m in history) == losses
+        history = client.get_metric_history(run.info.run_id, "loss")
+        assert sorted((m.step, m.value) for m in history) == losses(stack, finished["id"])
 
     def test_the_model_comes_back_from_the_hub(
         self, hub: HubDouble, finished: dict[str, Any], tmp_path: Path
@@ -130,15 +121,9 @@ class TestOtherModes:
     def test_an_evaluation_finds_the_same_numbers(
         self, stack: Stack, squad: dict[str, Path], finished: dict[str, Any]
     ) -> None:
-        task = finished["spec"]["task"]
-        validation = stack.upload(squad["validation"])
-        body = {
-            "mode": "evaluate",
-            "task": task,
-            "model": {"job": finished["id"]},
-            "dataset": {"source": "upload", "validation": validation},
-            "training": {"use_cpu": True, "max_steps": 8},
-        }
+        validation = {"validation": stack.upload(squad["validation"])}
+        body = using(finished, "evaluate", validation)
+        body["training"]["max_steps"] = 8
         job = stack.finish(stack.submit(body))
         assert job["state"] == "succeeded", job["failure"]
         wanted = {"eval_loss", "eval_exact_match", "eval_f1", "eval_best_f1"}
@@ -152,30 +137,22 @@ class TestOtherModes:
         ]
         assert row["step"] == 0
         assert row["values"]["eval_f1"] == metrics["eval_f1"]
-        made = {a["name"]: a["sha256"] for a in stack.pages(f"/v1/jobs/{job['id']}/artifacts")}
-        before = {
-            a["name"]: a["sha256"] for a in stack.pages(f"/v1/jobs/{finished['id']}/artifacts")
-        }
+        made, before = (
+            {a["name"]: a["sha256"] for a in stack.pages(f"/v1/jobs/{each['id']}/artifacts")}
+            for each in (job, finished)
+        )
         assert made["predictions.json"] == before["predictions.json"]
         assert not any(name.startswith("model/") for name in made)
-        uri, _, route = job["mlflow_url"].partition("?")[0].partition("/#/")
-        client, run_id = mlflow.MlflowClient(uri), route.split("/")[3]
-        wait_until(lambda: client.get_run(run_id).info.status != "RUNNING", 20, "the run's end")
-        run = client.get_run(run_id)
+        client, run = ended_run(job)
         assert run.data.metrics["eval_f1"] == metrics["eval_f1"]
         assert run.data.params["mode"] == "evaluate"
-        assert "predictions.json" in {file.path for file in client.list_artifacts(run_id)}
+        assert "predictions.json" in {file.path for file in client.list_artifacts(run.info.run_id)}
 
     def test_a_checkpoint_has_the_scores_of_its_step(
         self, stack: Stack, squad: dict[str, Path], finished: dict[str, Any]
     ) -> None:
-        body = {
-            "mode": "evaluate",
-            "task": finished["spec"]["task"],
-            "model": {"job": finished["id"], "checkpoint": 4},
-            "dataset": {"source": "upload", "validation": stack.upload(squad["validation"])},
-            "training": {"use_cpu": True},
-        }
+        validation = {"validation": stack.upload(squad["validation"])}
+        body = using(finished, "evaluate", validation, checkpoint=4)
         job = stack.finish(stack.submit(body))
         rows = stack.pages(f"/v1/jobs/{finished['id']}/metrics")
         (then,) = [row["values"] for row in rows if row["kind"] == "eval" and row["step"] == 4]
@@ -192,13 +169,7 @@ class TestOtherModes:
                     del question["answers"]
         questions = tmp_path / "questions.json"
         questions.write_text(json.dumps(source))
-        body = {
-            "mode": "predict",
-            "task": finished["spec"]["task"],
-            "model": {"job": finished["id"]},
-            "dataset": {"source": "upload", "test": stack.upload(questions)},
-            "training": {"use_cpu": True},
-        }
+        body = using(finished, "predict", {"test": stack.upload(questions)})
         job = stack.finish(stack.submit(body))
         assert job["state"] == "succeeded", job["failure"]
         route = f"/v1/jobs/{job['id']}/artifacts/test/predictions.json"
@@ -264,8 +235,7 @@ class TestAdapter:
         assert model.peft_config["default"].r == 4
         trained = [value for name, value in model.named_parameters() if "lora_B" in name]
         assert all(value.abs().max() > 0 for value in trained)
-        uri, _, route = job["mlflow_url"].partition("?")[0].partition("/#/")
-        run = mlflow.MlflowClient(uri).get_run(route.split("/")[3])
+        _, run = ended_run(job)
         assert (run.data.params["peft.method"], run.data.params["peft.r"]) == ("lora", "4")
 
 

@@ -20,7 +20,8 @@ from service.contract.spec import JobSpec
 from tests.data.squad_sample import squad_rows
 from tests.support.models import save_tiny_gpt2
 from tests.tasks.samples import CASES
-from tests.tasks.stages import StagedJob, write_rows
+from tests.tasks.stages import StagedJob, job_of, write_rows
+from tests.training.support import fails_with
 from worker.inference.predictor import Predictor
 from worker.inference.rows import refused
 from worker.training.adapters.adapter import known_warnings
@@ -39,22 +40,13 @@ TRAINING = {"max_steps": 3, "learning_rate": 1e-2, "per_device_eval_batch_size":
 
 def job(home: Path, name: str, **sections: Any) -> StagedJob:
     """A training of a case of tests/tasks/samples.py, with a test split."""
-    home.mkdir(exist_ok=True)
     parameters, save, make_row = CASES[name]
     rows = [make_row(number) for number in range(8)]
-    body = {
-        "task": {"type": name.partition("/")[0], **parameters},
-        "model": {"name_or_path": str(save(home / "base"))},
-        "dataset": {
-            "source": "path",
-            "train": write_rows(home / "train.jsonl", rows),
-            "validation": write_rows(home / "validation.jsonl", rows),
-            "test": write_rows(home / "test.jsonl", inputs(name, rows)),
-        },
-        "training": TRAINING,
-        "resources": {"gpus": 0},
-    }
-    return StagedJob(home, body | sections)
+    task = {"type": name.partition("/")[0], **parameters}
+    dataset = {"train": rows, "validation": rows, "test": inputs(name, rows)}
+    made = job_of(home, task, save(home / "base"), dataset, TRAINING)
+    made.body |= sections
+    return made
 
 
 def inputs(name: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -107,10 +99,8 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
 
 def predicted(trained: StagedJob, model_dir: Path, home: Path) -> dict[str, Any]:
     """By a job with `mode: predict`."""
-    home.mkdir()
-    test = {"source": "path", "test": trained.body["dataset"]["test"]}
-    model = {"name_or_path": str(model_dir)}
-    done = StagedJob(home, {**trained.body, "mode": "predict", "model": model, "dataset": test})
+    test = {"test": trained.body["dataset"]["test"]}
+    done = job_of(home, trained.body["task"], model_dir, test, TRAINING, mode="predict")
     done.train()
     return files(done)
 
@@ -175,9 +165,8 @@ class TestWholeModels:
     def test_a_row_that_cannot_be_used(self, once: Once, tmp_path: Path) -> None:
         trained, folder = once("question-answering")
         model = predictor(trained, folder, tmp_path / "try")
-        with pytest.raises(StageError, match="question") as caught:
+        with fails_with(FailureCode.MISSING_COLUMN, "question"):
             model.predict([{"context": "x"}])
-        assert caught.value.failure.code is FailureCode.MISSING_COLUMN
         assert answers(model, given(trained)[:1])[0]["prediction"]
         with pytest.raises(StageError) as caught:
             model.predict([*given(trained)[:1], {"context": "x", "question": ""}])

@@ -1,5 +1,3 @@
-import threading
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -7,7 +5,7 @@ import pytest
 from sqlalchemy import select
 
 from service.contract.states import JobState
-from service.errors import DomainError, JobEndedError, JobNotFoundError, WrongStateError
+from service.errors import JobEndedError, JobNotFoundError, WrongStateError
 from service.jobs.commands import cancel, delete, pause, retry
 from service.jobs.dispatch import Dispatcher
 from service.settings import Settings
@@ -17,6 +15,7 @@ from service.store.models import EventRow, JobRow
 from service.store.scope import EVERYTHING
 from tests.support.factories import make_job
 from tests.support.job_rows import get, put
+from tests.support.threads import all_at_once
 
 
 @pytest.fixture
@@ -38,28 +37,6 @@ def test_an_ended_job_cannot_be_cancelled(
 class TestRaces:
     """The second action takes the first one's result into account, and reports it."""
 
-    def at_once(self, *actions: Callable[[], object]) -> list[object]:
-        """What each of them returned or raised."""
-        barrier = threading.Barrier(len(actions))
-        outcomes: list[object] = [None] * len(actions)
-
-        def run(number: int, action: Callable[[], object]) -> None:
-            barrier.wait()
-            try:
-                outcomes[number] = action()
-            except DomainError as error:
-                outcomes[number] = type(error)
-
-        threads = [
-            threading.Thread(target=run, args=(number, action))
-            for number, action in enumerate(actions)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        return outcomes
-
     def failed(self, database: Database) -> str:
         job_id = make_job(database)
         put(database, job_id, state="failed", ended_at=db_now())
@@ -69,11 +46,10 @@ class TestRaces:
         self, database: Database, unreachable: Dispatcher, settings: Settings
     ) -> None:
         job_id = self.failed(database)
-        outcomes = self.at_once(
-            *[partial(retry, database, unreachable, settings, EVERYTHING, job_id)] * 6
-        )
+        again = partial(retry, database, unreachable, settings, EVERYTHING, job_id)
+        outcomes = all_at_once(*[again] * 6)
         assert outcomes.count(JobState.QUEUED) == 1
-        assert outcomes.count(WrongStateError) == 5
+        assert [type(each) for each in outcomes].count(WrongStateError) == 5
         with database.read() as session:
             types = session.scalars(select(EventRow.type).where(EventRow.job_id == job_id)).all()
         assert types.count("retried") == 1
@@ -85,16 +61,18 @@ class TestRaces:
             job_id = self.failed(database)
             workspace = settings.workspace(job_id)
             workspace.mkdir(parents=True)
-            outcomes = self.at_once(
+            retried, deleted = all_at_once(
                 partial(retry, database, unreachable, settings, EVERYTHING, job_id),
                 partial(delete, database, settings, EVERYTHING, job_id),
             )
             with database.read() as session:
                 kept = session.get(JobRow, job_id)
             if kept is not None:
-                assert (outcomes, kept.state) == ([JobState.QUEUED, WrongStateError], "queued")
+                assert (retried, kept.state) == (JobState.QUEUED, "queued")
+                assert isinstance(deleted, WrongStateError)
             else:
-                assert outcomes == [JobNotFoundError, None]
+                assert isinstance(retried, JobNotFoundError)
+                assert deleted is None
             assert workspace.exists() == (kept is not None)
 
     def test_a_pause_and_a_claim(self, database: Database) -> None:
@@ -107,6 +85,6 @@ class TestRaces:
                         session, job_id, "w", queues=["cpu"], gpus=(), lease_seconds=60
                     )
 
-            paused, claimed = self.at_once(partial(pause, database, EVERYTHING, job_id), claim)
+            paused, claimed = all_at_once(partial(pause, database, EVERYTHING, job_id), claim)
             assert paused == get(database, job_id).state
             assert paused == (JobState.PAUSED if claimed is None else JobState.PAUSING)

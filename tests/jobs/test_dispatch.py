@@ -1,6 +1,5 @@
 import json
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from itertools import pairwise
@@ -12,6 +11,7 @@ from service.contract.routing import Message, MessageKind
 from service.jobs.dispatch import Dispatcher
 from service.settings import Settings
 from tests.support import services
+from tests.support.threads import at_once
 
 
 @pytest.fixture
@@ -88,14 +88,7 @@ class TestWake:
     def test_many_threads(self, broker_url: str, client: redis.Redis) -> None:
         sender = dispatcher(broker_url)
         sent: list[bool] = []
-        threads = [
-            threading.Thread(target=lambda: sent.append(sender.enqueue(of_job("job-1"))))
-            for _ in range(16)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        assert at_once(16, lambda: sent.append(sender.enqueue(of_job("job-1")))) == []
         sender.close()
         assert sent == [True] * 16
         assert client.llen("cpu:5") == 16

@@ -25,7 +25,7 @@ from service.store.endings import Ending
 from service.store.models import JobRow
 from service.store.scope import EVERYTHING
 from tests.support.factories import POLICY, claim_job, make_job
-from tests.support.job_rows import add_checkpoint, get, history_of, put
+from tests.support.job_rows import PREPARED, add_checkpoint, get, history_of, put
 
 HUB = HubSpec(model_id="org/elsewhere")
 TRAINED: dict[str, Any] = {
@@ -43,20 +43,11 @@ class Service:
     def __init__(self, database: Database, unreachable: Dispatcher, home: Path) -> None:
         self.database, self.unreachable, self.settings = database, unreachable, Settings(home=home)
         self.job_id = make_job(database)
-        folders = [home / name for name in ("prepared", "model", "tokenizer")]
+        folders = [home / PREPARED[name] for name in ("prepared_dir", "model_dir")]
         output = self.settings.workspace(self.job_id) / TRAINED["output_dir"]
         for folder in (*folders, output):
             folder.mkdir(parents=True)
-        prepared: dict[str, Any] = {
-            "prepared_dir": "prepared",
-            "model_dir": "model",
-            "tokenizer_dir": "tokenizer",
-            "model_revision": None,
-            "dataset_revision": None,
-            "data_fingerprint": "f" * 64,
-            "splits": {},
-        }
-        self.results = {"prepare": prepared, "train": TRAINED, "publish": {"hub_url": None}}
+        self.results = {"prepare": PREPARED, "train": TRAINED, "publish": {"hub_url": None}}
         self.put(
             state=JobState.SUCCEEDED,
             stage="publish",
@@ -170,7 +161,7 @@ class TestPromote:
         assert service.row.state == "succeeded"
 
     def test_removed_data_is_prepared_again(self, service: Service) -> None:
-        (service.settings.home / "prepared").rmdir()
+        (service.settings.home / PREPARED["prepared_dir"]).rmdir()
         service.promote()
         row = service.row
         assert (row.state, row.stage, row.results) == ("queued", "prepare", service.results)

@@ -68,7 +68,7 @@ def recorder() -> Recorder:
 
 @pytest.fixture
 def reconciler(database: Database, recorder: Recorder) -> Reconciler:
-    return Reconciler(database, recorder, Settings(reconcile_seconds=0.01))
+    return Reconciler(database, recorder, Settings())
 
 
 class TestStep:
@@ -301,7 +301,7 @@ class TestRun:
     def test_an_outage_of_the_database_slows_it_down(
         self, empty: Database, recorder: Recorder, sqlite_template: Path
     ) -> None:
-        reconciler = Reconciler(empty, recorder, Settings(reconcile_seconds=0.5))
+        reconciler = Reconciler(empty, recorder, Settings())
         failing = Rounds(6)
         with capture_logs() as logs:
             reconciler.run(failing)
@@ -314,7 +314,7 @@ class TestRun:
         working = Rounds(3)
         with capture_logs() as logs:
             reconciler.run(working)
-        assert working.waits == [0.0, 0.5, 0.5, 0.5]
+        assert working.waits == [0.0, 1.0, 1.0, 1.0]
         assert outage_ends(logs) == [6]
         assert recorder.sent == [of_job(job_id, 5)]
 
@@ -322,7 +322,7 @@ class TestRun:
         self, database: Database, recorder: Recorder
     ) -> None:
         recorder.unreachable = True
-        reconciler = Reconciler(database, recorder, Settings(reconcile_seconds=0.5))
+        reconciler = Reconciler(database, recorder, Settings())
         job_id = make_job(database)
         failing, working = Rounds(6), Rounds(2)
         with capture_logs() as logs:
@@ -332,7 +332,7 @@ class TestRun:
         recorder.unreachable = False
         with capture_logs() as logs:
             reconciler.run(working)
-        assert working.waits == [0.0, 0.5, 0.5]
+        assert working.waits == [0.0, 1.0, 1.0]
         assert outage_ends(logs) == [6]
         assert recorder.sent == [of_job(job_id, 5)]
 
@@ -340,7 +340,7 @@ class TestRun:
         self, empty: Database, recorder: Recorder, sqlite_template: Path
     ) -> None:
         """First the database, then the broker, then the broker again."""
-        reconciler = Reconciler(empty, recorder, Settings(reconcile_seconds=0.5))
+        reconciler = Reconciler(empty, recorder, Settings())
         reconciler.run(Rounds(3))
         fill(empty, sqlite_template)
         make_job(empty)

@@ -15,26 +15,16 @@ from service.jobs.retention import Item
 from service.store import files, jobs
 from service.store.database import Database, db_now
 from service.store.models import FileRow, RemovalRow
-from service.store.owner_models import DEFAULT_PROJECT
 from service.store.scope import EVERYTHING
 from tests.jobs.retention import DAY, retention_of
-from tests.support.factories import make_spec, submit
+from tests.support.factories import add_file, make_spec, submit
 from tests.support.job_rows import put
 
 
 class TestUploads:
     def add(self, database: Database, home: Path, *, days: float, size: int = 10) -> str:
-        file_id = files.new_id()
+        file_id = add_file(database, size=size)
         with database.write() as session:
-            files.add(
-                session,
-                DEFAULT_PROJECT,
-                file_id=file_id,
-                filename="a",
-                purpose="fine-tune",
-                size=size,
-                sha256="0",
-            )
             session.execute(
                 update(FileRow).where(FileRow.id == file_id).values(created_at=db_now(-days * DAY))
             )

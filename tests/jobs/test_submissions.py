@@ -37,7 +37,7 @@ from service.store.models import JobLabelRow, JobRow
 from service.store.owner_models import DEFAULT_PROJECT
 from service.store.scope import EVERYTHING
 from tests.support.databases import on_postgres
-from tests.support.factories import make_spec, submit
+from tests.support.factories import add_file, make_spec, submit
 from tests.support.job_rows import get, history_of, put
 from tests.support.projects import limit, make_project
 from tests.support.services import wait_until
@@ -270,27 +270,13 @@ class TestPriorities:
 class TestUploads:
     """A file that a job names is kept until the job has ended."""
 
-    def file(self, database: Database) -> str:
-        file_id = files.new_id()
-        with database.write() as session:
-            files.add(
-                session,
-                DEFAULT_PROJECT,
-                file_id=file_id,
-                filename="a",
-                purpose="fine-tune",
-                size=1,
-                sha256="0",
-            )
-        return file_id
-
     def spec_of(self, *ids: str) -> JobSpec:
         return make_spec(dataset={"source": "upload", "train": list(ids)})
 
     def test_a_file_that_went_after_the_examination(
         self, database: Database, unreachable: Dispatcher
     ) -> None:
-        there, gone = self.file(database), files.new_id()
+        there, gone = add_file(database), files.new_id()
         with pytest.raises(DataGoneError) as caught:
             submit(database, unreachable, self.spec_of(there, gone), idempotency_key="k")
         assert caught.value.extra == {"missing": [gone]}
@@ -310,14 +296,14 @@ class TestUploads:
 
         monkeypatch.setattr(submissions._group, "run", note)
         plain = make_spec(name="plain")
-        for spec in (self.spec_of(self.file(database)), plain):
+        for spec in (self.spec_of(add_file(database)), plain):
             assert submissions.submit(spec).created
         assert grouped == [plain]
 
     def test_the_first_of_a_new_job_and_a_removal_decides(
         self, database: Database, unreachable: Dispatcher
     ) -> None:
-        kept, removed = self.file(database), self.file(database)
+        kept, removed = add_file(database), add_file(database)
         errors: list[DomainError] = []
 
         def attempt(action: Callable[[], object]) -> None:
@@ -402,7 +388,7 @@ class TestLimits:
     ) -> None:
         """In another order a new job and a retry could wait for each other."""
         limit(database, max_queued_jobs=1)
-        spec = TestUploads().spec_of(TestUploads().file(database))
+        spec = TestUploads().spec_of(add_file(database))
         with sent(database) as statements:
             made = submit(database, unreachable, spec)
         assert self.locked(statements) == ["files", "projects"]

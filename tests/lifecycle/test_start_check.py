@@ -15,7 +15,7 @@ from service.store.models import WorkerRow
 from service.store.workers import WorkerInfo
 from tests.support.services import wait_until
 from worker.doctor import __main__ as command
-from worker.doctor.check import Check, Context, TorchView
+from worker.doctor.check import IDLE_GPU, Check, Context, TorchView
 from worker.doctor.runner import lacks
 from worker.lifecycle import start_check
 from worker.lifecycle.registration import Registration
@@ -83,7 +83,7 @@ class TestRegistration:
 
 class TestInBackground:
     def test_nothing_computes_on_a_gpu_that_a_job_may_have(self) -> None:
-        check = Check("products", "", "", 1, quick=True, on_device=True)
+        check = Check("products", "", "", 1, quick=True, needs=(IDLE_GPU,))
         gpu = Context(scratch=Path(), in_background=True, torch=TorchView(available=True))
         found = lacks(check, gpu)
         assert found is not None
@@ -95,9 +95,7 @@ class TestInBackground:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(os, "nice", lambda _: 0)
-        with (
-            command._turn(tmp_path),
-            (tmp_path / "doctor-at-start.lock").open() as lock,
-            pytest.raises(BlockingIOError),
-        ):
+        command._await_turn(tmp_path)
+        lock_file = tmp_path / "doctor-at-start.lock"
+        with lock_file.open() as lock, pytest.raises(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

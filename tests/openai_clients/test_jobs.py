@@ -76,39 +76,32 @@ def rows_of(name: str) -> list[Any]:
 ROWS = {"supervised": conversations, "dpo": pairs}
 
 
+def printed(stack: Stack, example: str, *arguments: str, seconds: float) -> str:
+    """What the example says."""
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / f"{example}.py"), *arguments],
+        env={**os.environ, "OPENAI_BASE_URL": f"{stack.url}/v1", "OPENAI_API_KEY": "none"},
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("method", ROWS)
 def test_example(method: str, stack: Stack, model: Path, tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_bytes(jobs.lines(ROWS[method]()))
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / f"{method}.py"), str(file), str(model)],
-        env={**os.environ, "OPENAI_BASE_URL": f"{stack.url}/v1", "OPENAI_API_KEY": "none"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "succeeded: ft:tiny-llama:default:" in done.stdout
-    assert "\nanswer: " in done.stdout
+    said = printed(stack, method, str(file), str(model), seconds=300)
+    assert "succeeded: ft:tiny-llama:default:" in said
+    assert "\nanswer: " in said
 
 
 @pytest.mark.heavy
 def test_teach_a_fact(stack: Stack, model: Path) -> None:
-    """The script; whether a model of this size has learned it says nothing."""
-    said = _teach_a_fact(stack, model)
+    """With one epoch instead of three; whether a model of this size has learned it says nothing."""
+    said = printed(stack, "teach_a_fact", str(model), "--epochs", "1", seconds=1200)
     assert re.search(r"^after, ft:tiny-llama:default:fact:job-\w+:$", said, re.M)
     assert len(re.findall(r" of 5 are right$", said, re.M)) == 2
-
-
-def _teach_a_fact(stack: Stack, model: Path) -> str:
-    """What the example prints, with one epoch instead of three."""
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / "teach_a_fact.py"), str(model), "--epochs", "1"],
-        env={**os.environ, "OPENAI_BASE_URL": f"{stack.url}/v1", "OPENAI_API_KEY": "none"},
-        capture_output=True,
-        text=True,
-        timeout=1200,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout

@@ -1,33 +1,15 @@
 """A finished tiny model in a workspace, and the publish stage as the supervisor starts it."""
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from service.contract.events import (
-    STAGE_EVENT,
-    ArtifactWritten,
-    Failed,
-    Finished,
-    Notice,
-    StageEvent,
-)
-from service.contract.stages import (
-    EVENT_FD_VARIABLE,
-    PrepareResult,
-    PublishResult,
-    StageRequest,
-    TrainResult,
-)
+from service.contract.stages import PrepareResult, StageRequest, TrainResult
 from service.contract.states import Stage
 from tests.fakes.hub import HubDouble
+from tests.stages.support import Ended, StageServer
 from tests.support.factories import make_spec
 from tests.support.models import save_tiny_bert
 
@@ -92,68 +74,36 @@ def make_request(workspace: Path, epoch: int = 2, **changes: Any) -> StageReques
     )
 
 
-@dataclass
-class Published:
-    """The result of a run of the stage."""
-
-    status: int
-    events: list[StageEvent]
-    raw: str
-    log: str
-
-    @property
-    def result(self) -> PublishResult:
-        (finished,) = [event for event in self.events if isinstance(event, Finished)]
-        return PublishResult.model_validate(finished.result)
-
-    @property
-    def failure(self) -> tuple[str, str]:
-        (failed,) = [event for event in self.events if isinstance(event, Failed)]
-        return failed.failure.code, failed.failure.message
-
-    @property
-    def notices(self) -> list[str]:
-        return [event.message for event in self.events if isinstance(event, Notice)]
-
-    @property
-    def artifacts(self) -> dict[str, ArtifactWritten]:
-        return {event.name: event for event in self.events if isinstance(event, ArtifactWritten)}
+Run = Callable[..., Ended]
 
 
-Run = Callable[..., Published]
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StageServer]:
+    """Each request names its test's Hub; the client's variables lead to none."""
+    folder = tmp_path_factory.mktemp("server")
+    variables = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(folder / "hf")}
+    variables |= {"HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    server = StageServer(folder, variables, "publish")
+    yield server
+    server.close()
 
 
 @pytest.fixture
-def run(hub: HubDouble, tmp_path: Path, tiny_qa_model: Path) -> Run:
-    """Runs the stage as a child process. `token=None` leaves the operator's token unset."""
+def run(server: StageServer, hub: HubDouble, tmp_path: Path, tiny_qa_model: Path) -> Run:
+    """Runs the stage in the shared child. `token=None` leaves the operator's token unset."""
     workspace = tmp_path / "job"
     output = workspace / str(TRAINED.output_dir)
     output.parent.mkdir(parents=True)
     output.symlink_to(tiny_qa_model, target_is_directory=True)
 
-    def run(token: str | None = TOKEN, epoch: int = 2, **changes: Any) -> Published:
+    def run(token: str | None = TOKEN, epoch: int = 2, **changes: Any) -> Ended:
         request = make_request(workspace, epoch, hub_endpoint=hub.endpoint, **changes)
-        file = request.attempt_dir / "request.json"
-        file.write_text(request.model_dump_json())
-        ours = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
-        return start(file, ours | hub.environment(tmp_path / "hf", token))
+        return server.run(write(request), token)
 
     return run
 
 
-def start(file: Path, environment: dict[str, str]) -> Published:
-    reader, writer = os.pipe()
-    child = subprocess.Popen(
-        [sys.executable, "-m", "worker.stages.publish", str(file)],
-        env=environment | {EVENT_FD_VARIABLE: str(writer)},
-        pass_fds=[writer],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    os.close(writer)
-    log, _ = child.communicate(timeout=200)
-    with os.fdopen(reader) as pipe:
-        lines = pipe.readlines()
-    events = [STAGE_EVENT.validate_python(json.loads(line)) for line in lines]
-    return Published(child.returncode, events, "".join(lines), log)
+def write(request: StageRequest) -> Path:
+    file = request.attempt_dir / "request.json"
+    file.write_text(request.model_dump_json())
+    return file

@@ -1,10 +1,6 @@
 """An adapter on the Hub: what is pushed; a user's client and the card's code can load it."""
 
-import contextlib
-import io
 import json
-import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +10,9 @@ import transformers
 from huggingface_hub import ModelCard
 
 from tests.fakes.hub import HubDouble
-from tests.publishing.conftest import PREPARED, TOKEN, TRAINED, make_request, start
-from tests.publishing.fresh_process import run_code
+from tests.publishing.card_code import code_of, run_code, run_here
+from tests.publishing.conftest import PREPARED, TOKEN, TRAINED, make_request, write
+from tests.stages.support import Running
 from tests.support.factories import make_spec
 from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_llama, save_tiny_t5
 from worker.publishing import model_card
@@ -43,12 +40,6 @@ def save_adapter(base: Path, output: Path, auto: Any, revision: str | None, **sp
     return adapted.eval()
 
 
-@pytest.fixture
-def hub() -> Any:
-    with HubDouble({TOKEN: {"org"}}) as hub:
-        yield hub
-
-
 def test_pushed_it_loads_by_the_real_client_and_answers(hub: HubDouble, tmp_path: Path) -> None:
     base = save_tiny_bert(tmp_path / "base")
     commit = hub.add_repo("org/base", base)
@@ -65,9 +56,9 @@ def test_pushed_it_loads_by_the_real_client_and_answers(hub: HubDouble, tmp_path
     request = make_request(workspace, spec=spec, hub_endpoint=hub.endpoint).model_copy(
         update={"prepared": PREPARED.model_copy(update={"model_revision": commit})}
     )
-    file = request.attempt_dir / "request.json"
-    file.write_text(request.model_dump_json())
-    published = start(file, dict(os.environ) | hub.environment(tmp_path / "hf", TOKEN))
+    command = ["-m", "worker.stages.publish", str(write(request))]
+    variables = hub.environment(tmp_path / "hf", TOKEN)
+    published = Running(command, tmp_path / "log", variables).wait()
     assert published.status == 0, published.log
 
     files = hub.repo("org/tiny-lora").commits[-1].files
@@ -82,7 +73,7 @@ def test_pushed_it_loads_by_the_real_client_and_answers(hub: HubDouble, tmp_path
     assert card.data.base_model_relation == "adapter"
     assert "lora" in card.data.tags
 
-    (code,) = re.findall(r"```python\n(.*?)```", card.text, re.DOTALL)
+    code = code_of(card.text)
     also = """
 from peft import AutoPeftModelForQuestionAnswering
 auto = AutoPeftModelForQuestionAnswering.from_pretrained("org/tiny-lora").eval()
@@ -126,14 +117,10 @@ def test_the_code_of_the_card(tmp_path: Path, task: str, auto: Any) -> None:
     prepared = PREPARED.model_copy(update={"model_revision": None})
     text = model_card.render(make_request(tmp_path, spec=spec), prepared, TRAINED)
     assert str(tmp_path) not in text
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    code = code.replace("path/to/this/folder", str(output)).replace("path/to/tiny", str(base))
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(code, {})
-    assert printed.getvalue().strip()
+    printed = run_here(text, {"path/to/this/folder": output, "path/to/tiny": base})
+    assert printed
     if task == "text-classification":  # three labels are known from the adapter's own folder
-        assert printed.getvalue().count("LABEL_") == 3
+        assert printed.count("LABEL_") == 3
 
 
 def test_a_merged_model_is_described_as_a_whole_one(tmp_path: Path) -> None:

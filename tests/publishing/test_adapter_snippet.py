@@ -1,13 +1,12 @@
 """The code in a model's card works."""
 
-import contextlib
-import io
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests.publishing.card_code import run_here
 from tests.publishing.conftest import PREPARED, TRAINED, make_request
 from tests.support.models import save_tiny_t5, save_tiny_xlnet
 from worker.publishing import model_card
@@ -16,12 +15,8 @@ from worker.publishing import model_card
 def run_usage(workspace: Path, model: Path, **spec: Any) -> str:
     """The output of the card's code, run on the model in `model`."""
     text = model_card.render(make_request(workspace, spec=spec), PREPARED, TRAINED)
-    code = text.split("```python\n")[1].split("```")[0]
-    printed = io.StringIO()
     torch.manual_seed(0)
-    with contextlib.redirect_stdout(printed):
-        exec(code.replace("path/to/this/folder", str(model)), {})
-    return printed.getvalue().strip()
+    return run_here(text, {"path/to/this/folder": model})
 
 
 @pytest.mark.parametrize("task", ["summarization", "translation"])

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from service.contract.stages import BaseCard
+from tests.publishing.card_code import code_of
 from tests.publishing.conftest import PREPARED, TRAINED, make_request
 from tests.support.hostile_text import HOSTILE, steering
 from tests.support.rendered_markdown import elements
@@ -56,10 +57,6 @@ def hostile_card(workspace: Path, text: str, **spec: Any) -> str:
 
 def body_of(card: str) -> str:
     return card.removeprefix("---\n").split("\n---\n", 1)[1]
-
-
-def code_of(card: str) -> str:
-    return body_of(card).split("```python\n")[1].split("\n```")[0]
 
 
 @pytest.mark.parametrize("peft", [None, LORA], ids=["model", "adapter"])

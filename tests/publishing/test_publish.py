@@ -1,7 +1,6 @@
-"""The stage as a real child process, against the Hub double and a real MLflow server."""
+"""The stage in a real child process, against the Hub double and a real MLflow server."""
 
 import hashlib
-import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -9,10 +8,10 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from service.contract.events import PhaseChanged
 from tests.fakes.hub import HubDouble
+from tests.publishing.card_code import code_of, run_code
 from tests.publishing.conftest import PREPARED, TOKEN, Run
-from tests.publishing.fresh_process import run_code
+from tests.stages.support import phases
 from tests.support.services import free_port
 from worker.storage import atomic_dir
 from worker.tracking.trackers import JOB_ID_TAG, MlflowTracker, NewRun
@@ -34,12 +33,11 @@ class TestHub:
         local = {path.name: path.read_bytes() for path in tiny_qa_model.iterdir()}
         card = (tmp_path / "job/attempts/2/README.md").read_bytes()
         assert dict(commit.files) == dict(created.files) | local | {"README.md": card}
-        assert published.result.hub_commit == commit.sha
-        assert published.result.hub_url == f"{hub.endpoint}/org/tiny-qa"
+        assert published.result["hub_commit"] == commit.sha
+        assert published.result["hub_url"] == f"{hub.endpoint}/org/tiny-qa"
         assert f"{hub.endpoint}/org/tiny-qa/commit/{commit.sha}" in published.notices[-1]
         # The code of the card itself, by a user who has nothing but the Hub.
-        code = re.findall(r"```python\n(.*?)```", card.decode(), re.DOTALL)
-        answer = run_code(code[0], hub.environment(tmp_path / "user", TOKEN)).strip()
+        answer = run_code(code_of(card.decode()), hub.environment(tmp_path / "user", TOKEN)).strip()
         assert answer
         assert answer in "The report was written by Ada in 1843."
 
@@ -79,15 +77,17 @@ class TestHub:
         first = run(spec=HUB, epoch=2)
         second = run(spec=HUB, epoch=3)
         assert second.status == 0, second.log
-        assert first.result.hub_commit == second.result.hub_commit
+        assert first.result["hub_commit"] == second.result["hub_commit"]
         assert len(hub.repo("org/tiny-qa").commits) == 2
 
     def test_a_commit_whose_answer_was_lost_is_found_by_the_retry(
         self, run: Run, hub: HubDouble
     ) -> None:
         hub.fail("/commit/", drop_after=True, times=1)
-        assert run(spec=HUB, epoch=2).failure[0] == "network"
-        assert run(spec=HUB, epoch=3).result.hub_commit == hub.repo("org/tiny-qa").commits[-1].sha
+        assert run(spec=HUB, epoch=2).failure.code == "network"
+        assert (
+            run(spec=HUB, epoch=3).result["hub_commit"] == hub.repo("org/tiny-qa").commits[-1].sha
+        )
         assert len(hub.repo("org/tiny-qa").commits) == 2
 
     def test_public_branch_and_message_as_asked(self, run: Run, hub: HubDouble) -> None:
@@ -95,7 +95,7 @@ class TestHub:
         published = run(spec={"hub": HUB["hub"] | options})
         repo = hub.repo("org/tiny-qa")
         assert repo.private is False
-        assert repo.branches["squad-v2"] == published.result.hub_commit
+        assert repo.branches["squad-v2"] == published.result["hub_commit"]
         assert "config.json" not in repo.commits[0].files
         assert repo.branches["main"] == repo.commits[0].sha
         assert repo.commits[-1].title == "Second try"
@@ -108,8 +108,8 @@ class TestHub:
         found = PREPARED.model_copy(update={"hub_model_id": "team/tiny-qa"})
         for prepared, model_id in ((found, "team/tiny-qa"), (PREPARED, "org/tiny-qa")):
             published = run(spec=spec, prepared=prepared)
-            assert published.result.hub_url == f"{hub.endpoint}/{model_id}"
-            assert published.result.hub_commit == hub.repo(model_id).commits[-1].sha
+            assert published.result["hub_url"] == f"{hub.endpoint}/{model_id}"
+            assert published.result["hub_commit"] == hub.repo(model_id).commits[-1].sha
             card = tmp_path / "job" / published.artifacts["model/README.md"].path
             assert f'"{prepared.hub_model_id or "tiny-qa"}"' in card.read_text()
 
@@ -139,7 +139,7 @@ class TestHub:
     def test_without_a_hub_section_nothing_is_asked(self, run: Run, hub: HubDouble) -> None:
         published = run(token=None)
         assert published.status == 0, published.log
-        assert published.result.hub_url is None
+        assert published.result["hub_url"] is None
         assert hub.requests == []
 
     def test_the_token_appears_nowhere(self, run: Run, hub: HubDouble, tmp_path: Path) -> None:
@@ -148,9 +148,9 @@ class TestHub:
         (tmp_path / "job/attempts/1").mkdir(exist_ok=True)
         hub.create("model", "org/tiny-qa", private=True)
         bad = run(spec=HUB, epoch=3)
-        assert bad.failure[0] == "hub_forbidden"
+        assert bad.failure.code == "hub_forbidden"
         assert {f"Bearer {TOKEN}"} == {request.authorization for request in hub.requests} - {None}
-        for text in (good.raw, good.log, bad.raw):
+        for text in (str(good.events), good.log, str(bad.events)):
             assert TOKEN not in text
         written = [path for path in (tmp_path / "job").rglob("*") if path.is_file()]
         assert written
@@ -184,20 +184,20 @@ class TestFailures:
         hub.fail(path, status)
         published = run(spec=HUB)
         assert published.status == 1
-        assert published.failure[0] == code, published.log
+        assert published.failure.code == code, published.log
 
     def test_an_upload_that_breaks_inside_the_client(self, run: Run, hub: HubDouble) -> None:
         hub.fail("/lfs/", 403, method="PUT")
-        assert run(spec=HUB).failure[0] == "hub_forbidden"
+        assert run(spec=HUB).failure.code == "hub_forbidden"
 
     def test_no_token_and_a_wrong_one(self, run: Run) -> None:
-        code, message = run(token=None, spec=HUB).failure
-        assert (code, message) == ("hub_unauthorized", "No Hub token is set.")
-        assert run(token="hf_someoneElse", spec=HUB).failure[0] == "hub_unauthorized"
+        failure = run(token=None, spec=HUB).failure
+        assert (failure.code, failure.message) == ("hub_unauthorized", "No Hub token is set.")
+        assert run(token="hf_someoneElse", spec=HUB).failure.code == "hub_unauthorized"
 
     def test_another_ones_namespace(self, run: Run) -> None:
         spec = {"hub": {"model_id": "strangers/tiny-qa"}}
-        assert run(spec=spec).failure[0] == "hub_forbidden"
+        assert run(spec=spec).failure.code == "hub_forbidden"
 
     def test_a_slow_hub_is_waited_for(self, run: Run, hub: HubDouble) -> None:
         hub.fail("/commit/", delay=3.0)
@@ -226,14 +226,13 @@ class TestMlflow:
         content = (tmp_path / "job" / card.path).read_bytes()
         assert (card.bytes, card.sha256) == (len(content), hashlib.sha256(content).hexdigest())
         uri = MlflowClient(mlflow_uri).get_run(run_id).info.artifact_uri
-        assert published.result.mlflow_artifact_uri == f"{uri}/model"
-        phases = [event.phase for event in published.events if isinstance(event, PhaseChanged)]
-        assert phases == ["writing_model_card", "logging_artifacts"]
+        assert published.result["mlflow_artifact_uri"] == f"{uri}/model"
+        assert phases(published) == ["writing_model_card", "logging_artifacts"]
 
     def test_not_if_it_is_switched_off(self, run: Run, mlflow_uri: str, run_id: str) -> None:
         spec = {"tracking": {"log_model": False}}
         published = run(spec=spec, mlflow_uri=mlflow_uri, mlflow_run_id=run_id)
-        assert published.result.mlflow_artifact_uri is None
+        assert published.result["mlflow_artifact_uri"] is None
         assert MlflowTracker(mlflow_uri).sizes(run_id) == {}
 
     @pytest.mark.parametrize("run_id_given", ["e" * 32, None])
@@ -242,4 +241,4 @@ class TestMlflow:
         published = run(mlflow_uri=uri, mlflow_run_id=run_id_given)
         assert published.status == 0, published.log
         assert "when MLflow is reachable again" in published.notices[0]
-        assert published.result.mlflow_artifact_uri is None
+        assert published.result["mlflow_artifact_uri"] is None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.sandbox import landlock, layers, machine
+from worker.sandbox import machine
 from worker.sandbox.confined_command import confined
 from worker.sandbox.view import Layer, View
 
@@ -27,16 +27,6 @@ def seen(view: View, *paths: Path) -> list[str]:
             words, pass_fds=descriptors, capture_output=True, text=True, cwd="/", check=True
         )
     return done.stdout.split()
-
-
-@pytest.fixture(params=Layer)
-def layer(request: pytest.FixtureRequest) -> Layer:
-    layer = Layer(request.param)
-    if layer is Layer.LANDLOCK and landlock.version() < landlock.FILES:
-        pytest.skip("no Landlock")
-    if layer is Layer.NAMESPACES and not layers._has_namespaces():
-        pytest.skip("no user namespaces")
-    return layer
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from service.contract.events import (
     STAGE_EVENT,
+    ArtifactWritten,
     Failed,
     Finished,
     Notice,
@@ -47,6 +48,10 @@ class Ended:
     @property
     def notices(self) -> list[str]:
         return [event.message for event in self.events if isinstance(event, Notice)]
+
+    @property
+    def artifacts(self) -> dict[str, ArtifactWritten]:
+        return {event.name: event for event in self.events if isinstance(event, ArtifactWritten)}
 
 
 class Running:

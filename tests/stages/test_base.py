@@ -2,7 +2,7 @@ import json
 import os
 import signal
 import textwrap
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -172,16 +172,10 @@ class TestChannel:
         reader, writer = os.pipe()
         channel = Channel(writer)
         message = "x" * 20_000  # more than a pipe takes at once
-        threads = [
-            threading.Thread(target=channel.send, args=(Notice(message=message),))
-            for _ in range(20)
-        ]
-        for thread in threads:
-            thread.start()
-        with os.fdopen(reader, "rb") as stream:
-            lines = [stream.readline() for _ in threads]
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(20) as threads, os.fdopen(reader, "rb") as stream:
+            for _ in range(20):
+                threads.submit(channel.send, Notice(message=message))
+            lines = [stream.readline() for _ in range(20)]
         os.close(writer)
         assert {STAGE_EVENT.validate_json(line).type for line in lines} == {"notice"}
 

@@ -173,7 +173,7 @@ class TestSignals:
         assert not [pid for pid in pids if Path("/proc", pid).exists()]
 
 
-class TestRanks:
+class TestWithoutRanks:
     @pytest.fixture(autouse=True)
     def nothing_is_left(self) -> None:
         """No rank is started that would then have to be ended."""
@@ -185,12 +185,6 @@ class TestRanks:
         group = _Ranks()
         group.add(ended.pid)
         group.forward(signal.SIGUSR1)
-
-
-class TestCommand:
-    @pytest.fixture(autouse=True)
-    def nothing_is_left(self) -> None:
-        """No rank is started."""
 
     @pytest.mark.parametrize(
         ("stage", "resources", "expected"),

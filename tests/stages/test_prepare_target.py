@@ -17,26 +17,31 @@ FINE_GRAINED = "hf_" + "f" * 34
 _NUMBERS = itertools.count()
 
 
-@pytest.fixture
-def name() -> str:
-    return f"target-{next(_NUMBERS)}"
+class Target:
+    """A name in the Hub that this test has for itself, and jobs that push to it."""
+
+    def __init__(self, hub: HubDouble, run: Run, model: Path) -> None:
+        self.hub, self.run, self.model = hub, run, model
+        self.name = f"target-{next(_NUMBERS)}"
+
+    def body(self, model_id: str, **hub: Any) -> dict[str, Any]:
+        return spec(self.model) | {"hub": {"model_id": model_id, **hub}}
+
+    def prepare(self, model_id: str, token: str | None = TOKEN, **hub: Any) -> Ended:
+        return self.run(self.body(model_id, **hub), token)
 
 
 @pytest.fixture
-def target_hub(hub: HubDouble) -> Iterator[HubDouble]:
+def target(hub: HubDouble, run: Run, models: Path) -> Iterator[Target]:
     """`TOKEN` writes to `me` and `team`, `READER` nowhere, `FINE_GRAINED` to `robots` alone."""
     known = dict(hub.tokens)
     hub.tokens |= {TOKEN: {"me", "team"}, READER: {"me"}, FINE_GRAINED: {"robots"}}
     hub.read_only.add(READER)
     hub.requests.clear()
-    yield hub
+    yield Target(hub, run, models / "tiny")
     hub.heal()
     hub.tokens = known
     hub.read_only.clear()
-
-
-def body(models: Path, model_id: str, **hub: Any) -> dict[str, Any]:
-    return spec(models / "tiny") | {"hub": {"model_id": model_id, **hub}}
 
 
 def refused(ended: Ended, code: FailureCode) -> str:
@@ -47,155 +52,131 @@ def refused(ended: Ended, code: FailureCode) -> str:
 
 class TestTarget:
     def test_the_repository_and_its_branch_are_made_before_anything_else(
-        self, run: Run, target_hub: HubDouble, models: Path, name: str
+        self, target: Target
     ) -> None:
-        ended = run(body(models, f"team/{name}", revision="v1"), TOKEN)
+        ended = target.prepare(f"team/{target.name}", revision="v1")
         assert ended.status == 0, ended.log
-        repo = target_hub.repo(f"team/{name}")
+        repo = target.hub.repo(f"team/{target.name}")
         assert repo.private
         assert set(repo.branches) == {"main", "v1"}
-        assert PrepareResult.model_validate(ended.result).hub_model_id == f"team/{name}"
-        assert ended.notices[0].endswith(f"{target_hub.endpoint}/team/{name}")
-        assert not [one for one in target_hub.requests if "whoami" in one.path]
+        assert PrepareResult.model_validate(ended.result).hub_model_id == f"team/{target.name}"
+        assert ended.notices[0].endswith(f"{target.hub.endpoint}/team/{target.name}")
+        assert not [one for one in target.hub.requests if "whoami" in one.path]
 
-    def test_a_public_one_is_made_public(
-        self, run: Run, target_hub: HubDouble, models: Path, name: str
-    ) -> None:
-        assert run(body(models, f"me/{name}", private=False), TOKEN).status == 0
-        assert not target_hub.repo(f"me/{name}").private
+    def test_a_public_one_is_made_public(self, target: Target) -> None:
+        assert target.prepare(f"me/{target.name}", private=False).status == 0
+        assert not target.hub.repo(f"me/{target.name}").private
 
-    def test_a_name_alone_is_of_the_tokens_account(
-        self, run: Run, target_hub: HubDouble, models: Path, name: str
-    ) -> None:
+    def test_a_name_alone_is_of_the_tokens_account(self, target: Target) -> None:
         """Although a public model has this old short name."""
-        target_hub.create("model", name, private=False)
-        ended = run(body(models, name), TOKEN)
-        assert ended.result["hub_model_id"] == f"me/{name}"
-        assert target_hub.repo(f"me/{name}").private
+        target.hub.create("model", target.name, private=False)
+        ended = target.prepare(target.name)
+        assert ended.result["hub_model_id"] == f"me/{target.name}"
+        assert target.hub.repo(f"me/{target.name}").private
 
-    def test_a_retry_keeps_the_repository_and_the_name(
-        self, run: Run, target_hub: HubDouble, models: Path, name: str
-    ) -> None:
-        first = run(body(models, name), TOKEN).result
-        target_hub.tokens[TOKEN] = {"another", "me"}
-        again = run(body(models, name), TOKEN, prepared=first)
-        assert again.result["hub_model_id"] == f"me/{name}"
-        assert len(target_hub.repo(f"me/{name}").commits) == 1
+    def test_a_retry_keeps_the_repository_and_the_name(self, target: Target) -> None:
+        first = target.prepare(target.name).result
+        target.hub.tokens[TOKEN] = {"another", "me"}
+        again = target.run(target.body(target.name), TOKEN, prepared=first)
+        assert again.result["hub_model_id"] == f"me/{target.name}"
+        assert len(target.hub.repo(f"me/{target.name}").commits) == 1
 
-    def test_a_data_set_of_that_name_is_another_repository(
-        self, run: Run, target_hub: HubDouble, models: Path, name: str
-    ) -> None:
-        target_hub.create("dataset", f"me/{name}", private=True)
-        assert run(body(models, f"me/{name}"), TOKEN).status == 0
-        assert target_hub.find("model", f"me/{name}") is not None
+    def test_a_data_set_of_that_name_is_another_repository(self, target: Target) -> None:
+        target.hub.create("dataset", f"me/{target.name}", private=True)
+        assert target.prepare(f"me/{target.name}").status == 0
+        assert target.hub.find("model", f"me/{target.name}") is not None
 
-    def test_without_a_hub_section_no_token_is_needed(
-        self, run: Run, target_hub: HubDouble, models: Path
-    ) -> None:
-        ended = run(spec(models / "tiny"))
+    def test_without_a_hub_section_no_token_is_needed(self, target: Target) -> None:
+        ended = target.run(spec(target.model))
         assert ended.result["hub_model_id"] is None
-        assert target_hub.requests == []
+        assert target.hub.requests == []
 
 
 class TestRefusals:
-    def test_no_token(self, run: Run, target_hub: HubDouble, models: Path) -> None:
-        ended = run(body(models, "me/x"))
+    def test_no_token(self, target: Target) -> None:
+        ended = target.prepare("me/x", None)
         assert ended.failure.code is FailureCode.HUB_UNAUTHORIZED, ended.log
         assert ended.failure.message == "No Hub token is set."
         assert ended.failure.action == (
             "Set FINETUNE_HUB_TOKEN, restart, then `finetune retry JOB`."
         )
-        assert target_hub.requests == []
+        assert target.hub.requests == []
 
     @pytest.mark.parametrize("model_id", ["me/x", "x"])
-    def test_a_token_that_the_hub_does_not_know(
-        self, run: Run, target_hub: HubDouble, models: Path, model_id: str
-    ) -> None:
-        ended = run(body(models, model_id), "hf_" + "u" * 34)
+    def test_a_token_that_the_hub_does_not_know(self, target: Target, model_id: str) -> None:
+        ended = target.prepare(model_id, "hf_" + "u" * 34)
         assert "401" in refused(ended, FailureCode.HUB_UNAUTHORIZED)
 
     @pytest.mark.parametrize("exists", [False, True])
-    def test_a_token_that_can_only_read(
-        self, run: Run, target_hub: HubDouble, models: Path, name: str, exists: bool
-    ) -> None:
+    def test_a_token_that_can_only_read(self, target: Target, exists: bool) -> None:
         if exists:
-            target_hub.create("model", f"me/{name}", private=True)
-        message = refused(run(body(models, name), READER), FailureCode.HUB_UNAUTHORIZED)
-        assert f"'me/{name}'" in message
+            target.hub.create("model", f"me/{target.name}", private=True)
+        message = refused(target.prepare(target.name, READER), FailureCode.HUB_UNAUTHORIZED)
+        assert f"'me/{target.name}'" in message
         assert "role `read`" in message
 
     @pytest.mark.parametrize("exists", [False, True])
-    def test_another_ones_namespace(
-        self, run: Run, target_hub: HubDouble, models: Path, name: str, exists: bool
-    ) -> None:
+    def test_another_ones_namespace(self, target: Target, exists: bool) -> None:
         """A repository that everyone can read is accepted by the client's `create_repo`."""
         if exists:
-            target_hub.create("model", f"team/{name}", private=False)
-        ended = run(body(models, f"team/{name}"), FINE_GRAINED)
+            target.hub.create("model", f"team/{target.name}", private=False)
+        ended = target.prepare(f"team/{target.name}", FINE_GRAINED)
         message = refused(ended, FailureCode.HUB_FORBIDDEN)
-        assert f"'team/{name}'" in message
+        assert f"'team/{target.name}'" in message
         assert "don't have the rights" in message
         assert "its account: robots" in message
         assert ended.failure.details["namespaces"] == ["robots"]
 
-    def test_nothing_is_fetched_for_it(
-        self, run: Run, target_hub: HubDouble, models: Path, model: Path, name: str
-    ) -> None:
-        target_hub.add_repo(f"me/base-{name}", model)
-        spec = body(models, f"team/{name}") | {"model": {"name_or_path": f"me/base-{name}"}}
-        refused(run(spec, FINE_GRAINED), FailureCode.HUB_FORBIDDEN)
-        assert not [one for one in target_hub.requests if f"base-{name}" in one.path]
+    def test_nothing_is_fetched_for_it(self, target: Target, model: Path) -> None:
+        target.hub.add_repo(f"me/base-{target.name}", model)
+        body = target.body(f"team/{target.name}")
+        body["model"] = {"name_or_path": f"me/base-{target.name}"}
+        refused(target.run(body, FINE_GRAINED), FailureCode.HUB_FORBIDDEN)
+        assert not [one for one in target.hub.requests if f"base-{target.name}" in one.path]
 
-    def test_a_refusal_for_another_reason_gives_it_without_the_token(
-        self, run: Run, target_hub: HubDouble, models: Path, name: str
-    ) -> None:
-        target_hub.fail("/repos/create", 403, message=f"Storage limit reached by {TOKEN}")
-        ended = run(body(models, f"me/{name}"), TOKEN)
+    def test_a_refusal_for_another_reason_gives_it_without_the_token(self, target: Target) -> None:
+        target.hub.fail("/repos/create", 403, message=f"Storage limit reached by {TOKEN}")
+        ended = target.prepare(f"me/{target.name}")
         message = refused(ended, FailureCode.HUB_FORBIDDEN)
         assert "Storage limit reached" in message
         assert TOKEN not in str(ended.events)
 
-    def test_the_hub_does_not_name_the_owner_of_the_token(
-        self, run: Run, target_hub: HubDouble, models: Path, name: str
-    ) -> None:
-        target_hub.fail("/whoami-v2", 429, method="GET")
-        ended = run(body(models, f"team/{name}"), FINE_GRAINED)
+    def test_the_hub_does_not_name_the_owner_of_the_token(self, target: Target) -> None:
+        target.hub.fail("/whoami-v2", 429, method="GET")
+        ended = target.prepare(f"team/{target.name}", FINE_GRAINED)
         refused(ended, FailureCode.HUB_FORBIDDEN)
-        refused(run(body(models, name), TOKEN), FailureCode.HUB_RATE_LIMITED)
+        refused(target.prepare(target.name), FailureCode.HUB_RATE_LIMITED)
 
     @pytest.mark.parametrize(
         ("model_id", "revision"), [("me/a--b", "main"), ("me/ab", "no branch")]
     )
     def test_names_that_the_hub_does_not_take(
-        self, run: Run, target_hub: HubDouble, models: Path, model_id: str, revision: str
+        self, target: Target, model_id: str, revision: str
     ) -> None:
-        target_hub.fail("/branch/", 400, message="Invalid branch name")
-        refused(run(body(models, model_id, revision=revision), TOKEN), FailureCode.HUB_REJECTED)
+        target.hub.fail("/branch/", 400, message="Invalid branch name")
+        refused(target.prepare(model_id, revision=revision), FailureCode.HUB_REJECTED)
 
 
 class TestAway:
     @pytest.mark.parametrize(
         ("path", "method"), [("/repos/create", "POST"), ("/auth-check/", "GET")]
     )
-    def test_is_tried_again(
-        self, run: Run, target_hub: HubDouble, models: Path, name: str, path: str, method: str
-    ) -> None:
-        target_hub.fail(path, 503, method=method)
-        ended = run(body(models, f"me/{name}"), TOKEN)
+    def test_is_tried_again(self, target: Target, path: str, method: str) -> None:
+        target.hub.fail(path, 503, method=method)
+        ended = target.prepare(f"me/{target.name}")
         refused(ended, FailureCode.HUB_UNAVAILABLE)
         assert RULES[FailureCode.HUB_UNAVAILABLE].retryable
-        target_hub.heal()
-        assert run(body(models, f"me/{name}"), TOKEN).status == 0
+        target.hub.heal()
+        assert target.prepare(f"me/{target.name}").status == 0
 
     @pytest.mark.parametrize("more", [{}, OFFLINE], ids=["unreachable", "offline mode"])
     def test_no_network(
         self, tmp_path: Path, models: Path, forks: Forks, more: dict[str, str]
     ) -> None:
-        given = request(tmp_path, body(models, "me/x"))
+        body = spec(models / "tiny") | {"hub": {"model_id": "me/x"}}
+        given = request(tmp_path, body)
         refused(forks.run(given, {**more, "HF_TOKEN": TOKEN}), FailureCode.NETWORK)
 
-    def test_a_mirror_that_cannot_be_asked_is_trusted(
-        self, run: Run, target_hub: HubDouble, models: Path, name: str
-    ) -> None:
-        target_hub.fail("/auth-check/", 404, method="GET")
-        assert run(body(models, f"me/{name}"), TOKEN).status == 0
+    def test_a_mirror_that_cannot_be_asked_is_trusted(self, target: Target) -> None:
+        target.hub.fail("/auth-check/", 404, method="GET")
+        assert target.prepare(f"me/{target.name}").status == 0

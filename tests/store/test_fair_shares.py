@@ -1,35 +1,31 @@
 """Shares and the quota of GPUs with real claims."""
 
-import threading
-from collections import Counter
-from datetime import timedelta
+from collections import Counter, deque
 
-from sqlalchemy import select, update
+from sqlalchemy import select
 
 from service.store import claims, endings
 from service.store.claims import Claim
 from service.store.database import Database, db_now
 from service.store.endings import Ending
 from service.store.fair_queue import UNKNOWN_SECONDS
-from service.store.models import AttemptRow, FairShareRow
+from service.store.models import FairShareRow
 from tests.support.factories import POLICY
 from tests.support.job_rows import get, put
-from tests.support.projects import limit, make_job_of, make_project
-
-
-def claim(database: Database, job_id: str, *, gpus: int = 0) -> Claim | None:
-    queue = get(database, job_id).queue
-    given = [f"GPU-{n}" for n in range(gpus)]
-    with database.write() as session:
-        return claims.claim(session, job_id, "w", queues=[queue], gpus=given, lease_seconds=60)
+from tests.support.projects import (
+    began,
+    claim_of,
+    limit,
+    make_job_of,
+    make_project,
+    try_to_claim,
+)
+from tests.support.threads import at_once
 
 
 def end(database: Database, claimed: Claim, seconds: float) -> None:
     """End the attempt as if it had taken so long."""
-    began = claimed.started_at - timedelta(seconds=seconds)
-    with database.write() as session:
-        row = update(AttemptRow).where(AttemptRow.job_id == claimed.job_id)
-        session.execute(row.where(AttemptRow.epoch == claimed.epoch).values(started_at=began))
+    began(database, claimed, seconds)
     with database.write() as session:
         endings.end(session, claimed.job_id, claimed.epoch, Ending.cancelled(), POLICY)
 
@@ -52,7 +48,7 @@ class TestWorkersWithoutGpus:
         for _ in range(30):
             with database.read() as session:
                 chosen = claims.next_in(session, woken_by, "cpu")
-            claimed = claim(database, chosen)
+            claimed = try_to_claim(database, chosen)
             assert claimed is not None
             end(database, claimed, 100)
             had[claimed.project_id] += 1
@@ -71,9 +67,7 @@ class TestWorkersWithoutGpus:
     def test_within_a_project_the_urgent_job_is_first(self, database: Database) -> None:
         make_project(database, "other")
         usual, urgent = make_job_of(database, "other"), make_job_of(database, "other", priority=1)
-        mine = make_job_of(database, "default")
-        claimed = claim(database, mine)
-        assert claimed is not None
+        claimed = claim_of(database)
         end(database, claimed, 50)
         late = make_job_of(database, "default", priority=0)
         with database.read() as session:
@@ -83,34 +77,29 @@ class TestWorkersWithoutGpus:
 
 class TestShares:
     def test_a_project_begins_where_the_one_with_the_least_is(self, database: Database) -> None:
-        first = claim(database, make_job_of(database, "default"))
-        assert first is not None
+        first = claim_of(database)
         end(database, first, 5000)
-        running = claim(database, make_job_of(database, "default"))
-        assert running is not None
+        claim_of(database)
         make_project(database, "late")
-        assert claim(database, make_job_of(database, "late")) is not None
+        claim_of(database, "late")
         begun = shares(database)["late", "cpu"]
         mean = UNKNOWN_SECONDS + 0.2 * (5000 - UNKNOWN_SECONDS)
         assert abs(begun - (5000 + mean)) < 5
 
     def test_a_project_without_jobs_keeps_no_credit(self, database: Database) -> None:
         make_project(database, "short")
-        short = claim(database, make_job_of(database, "short"))
-        assert short is not None
+        short = claim_of(database, "short")
         end(database, short, 10)
         put(database, short.job_id, state="cancelled")
         for _ in range(2):
             make_job_of(database, "default")
-            busy = claim(database, make_job_of(database, "default"))
-            assert busy is not None
+            busy = claim_of(database)
             end(database, busy, 4000)
         found = shares(database)
         assert found["short", "cpu"] == found["default", "cpu"] > 4000
 
     def test_pools_are_apart_and_gpus_count(self, database: Database) -> None:
-        claimed = claim(database, make_job_of(database, "default", gpus=4), gpus=4)
-        assert claimed is not None
+        claimed = claim_of(database, gpus=4)
         end(database, claimed, 100)
         found = shares(database)
         assert set(found) == {("default", "gpu")}
@@ -121,32 +110,20 @@ class TestQuotaOfGpus:
     def test_claims_at_the_same_time_never_exceed_it(self, database: Database) -> None:
         limit(database, max_gpus=3)
         job_ids = [make_job_of(database, "default", gpus=1) for _ in range(12)]
-        barrier = threading.Barrier(len(job_ids))
-        won: list[Claim] = []
-
-        def compete(job_id: str) -> None:
-            barrier.wait()
-            claimed = claim(database, job_id, gpus=1)
-            if claimed is not None:
-                won.append(claimed)
-
-        threads = [threading.Thread(target=compete, args=[job_id]) for job_id in job_ids]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        left, tried = deque(job_ids), list[Claim | None]()
+        assert at_once(12, lambda: tried.append(try_to_claim(database, left.pop(), 1))) == []
+        won = [claimed for claimed in tried if claimed is not None]
         assert len(won) == 3
         states = Counter(get(database, job_id).state for job_id in job_ids)
         assert states == {"running": 3, "queued": 9}
         end(database, won[0], 1)
-        left = next(job_id for job_id in job_ids if get(database, job_id).state == "queued")
-        assert claim(database, left, gpus=1) is not None
+        waits = next(job_id for job_id in job_ids if get(database, job_id).state == "queued")
+        assert try_to_claim(database, waits, 1) is not None
 
     def test_a_job_over_the_quota_is_not_offered(self, database: Database) -> None:
         limit(database, max_gpus=2)
         make_project(database, "other")
-        running = claim(database, make_job_of(database, "default", gpus=2), gpus=2)
-        assert running is not None
+        claim_of(database, gpus=2)
         mine = make_job_of(database, "default", gpus=1, priority=0)
         theirs = make_job_of(database, "other", gpus=1)
         with database.read() as session:
@@ -154,18 +131,19 @@ class TestQuotaOfGpus:
             assert claims.first_of_project(session, "default") == mine
             assert claims.first_of_project(session, "other") is None
         assert [job.job_id for job in found] == [theirs]
-        assert claim(database, mine, gpus=1) is None
+        assert try_to_claim(database, mine, 1) is None
         assert get(database, mine).epoch == 0
 
     def test_a_job_that_somebody_else_has_taken(self, database: Database) -> None:
         limit(database, max_gpus=1)
         job_id = make_job_of(database, "default", gpus=1)
         put(database, job_id, state="paused")
-        assert claim(database, job_id, gpus=1) is None
+        assert try_to_claim(database, job_id, 1) is None
 
     def test_without_gpus_nothing_is_counted(self, database: Database) -> None:
         limit(database, max_gpus=1)
-        assert all(claim(database, make_job_of(database, "default")) for _ in range(3))
+        for _ in range(3):
+            claim_of(database)
 
     def test_a_job_in_backoff_is_passed(self, database: Database) -> None:
         make_project(database, "other")

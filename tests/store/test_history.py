@@ -29,6 +29,14 @@ def record(database: Database, claimed: Claim, *events: StageEvent) -> Recorded 
         return history.record(session, claimed.job_id, claimed.epoch, events)
 
 
+def loss(step: int, value: float, **more: Any) -> Metric:
+    return Metric(kind="train", step=step, values={"loss": value}, **more)
+
+
+def f1(step: int, value: float) -> Metric:
+    return Metric(kind="eval", step=step, values={"f1": value})
+
+
 def rows(database: Database, table: Any, order: Any) -> list[Any]:
     with database.read() as session:
         return list(session.scalars(select(table).order_by(order)))
@@ -74,18 +82,8 @@ class TestRecord:
     def test_numbers_are_kept_once_and_numbered_without_gaps(
         self, database: Database, claimed: Claim
     ) -> None:
-        record(
-            database,
-            claimed,
-            Metric(kind="train", step=1, epoch=0.5, values={"loss": 2.0}),
-            Metric(kind="eval", step=1, values={"f1": 10.0}),
-        )
-        record(
-            database,
-            claimed,
-            Metric(kind="train", step=1, values={"loss": 99.0}),
-            Metric(kind="train", step=2, values={"loss": 1.0}),
-        )
+        record(database, claimed, loss(1, 2.0, epoch=0.5), f1(1, 10.0))
+        record(database, claimed, loss(1, 99.0), loss(2, 1.0))
         kept = rows(database, MetricRow, MetricRow.seq)
         assert [(m.seq, m.kind, m.step, m.values) for m in kept] == [
             (1, "train", 1, {"loss": 2.0}),
@@ -98,7 +96,7 @@ class TestRecord:
     def test_the_job_is_written_once_for_all_numbers(
         self, database: Database, claimed: Claim
     ) -> None:
-        numbers = [Metric(kind="train", step=step, values={"loss": 0.5}) for step in range(1, 6)]
+        numbers = [loss(step, 0.5) for step in range(1, 6)]
         with sent(database) as statements:
             record(database, claimed, *numbers)
         assert sum(each.startswith("UPDATE jobs") for each in statements) == 1
@@ -106,14 +104,8 @@ class TestRecord:
     def test_numbers_of_steps_that_were_made_anew_replace_the_others(
         self, database: Database, claimed: Claim
     ) -> None:
-        record(
-            database,
-            claimed,
-            Metric(kind="train", step=1, values={"loss": 2.0}),
-            Metric(kind="train", step=2, values={"loss": 1e30}),
-            Metric(kind="eval", step=2, values={"f1": 10.0}),
-        )
-        remade = Metric(kind="train", step=2, values={"loss": 1.0}, is_remade=True)
+        record(database, claimed, loss(1, 2.0), loss(2, 1e30), f1(2, 10.0))
+        remade = loss(2, 1.0, is_remade=True)
         record(database, claimed, remade)
         kept = rows(database, MetricRow, MetricRow.seq)
         assert [(m.seq, m.kind, m.step, m.values) for m in kept] == [
@@ -130,7 +122,7 @@ class TestRecord:
             Metric(kind="train", step=1, values={"loss": 2.0, "learning_rate": 0.1}),
             Metric(kind="eval", step=1, values={"loss": 3.0, "f1": 10.0}),
             Metric(kind="system", step=5, values={"cpu_percent": 50.0}),
-            Metric(kind="train", step=2, values={"loss": 1.0}),
+            loss(2, 1.0),
         )
         assert get(database, claimed.job_id).last_metrics == {
             "loss": 1.0,
@@ -167,7 +159,7 @@ class TestRecord:
         events: list[StageEvent] = [
             PhaseChanged(phase=Phase.TRAINING),
             Progress(step=5, of=9),
-            Metric(kind="train", step=1, values={"loss": 1.0}),
+            loss(1, 1.0),
             checkpoint_saved(1),
             artifact("p.json"),
             Notice(message="late"),
@@ -269,13 +261,8 @@ class TestCheckpoints:
 
     def test_a_limit_of_one_keeps_best_and_newest(self, database: Database) -> None:
         claimed = claim_job(database, make_job(database, training={"save_total_limit": 1}))
-        record(
-            database,
-            claimed,
-            checkpoint_saved(1, best=True),
-            checkpoint_saved(2),
-            checkpoint_saved(3),
-        )
+        saved = (checkpoint_saved(step, best=step == 1) for step in (1, 2, 3))
+        record(database, claimed, *saved)
         assert self.live(database) == [1, 3]
 
     def test_another_best_frees_the_last(self, database: Database) -> None:

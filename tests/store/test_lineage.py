@@ -11,14 +11,28 @@ from service.jobs.dispatch import Dispatcher
 from service.settings import Settings
 from service.store import jobs, lineage, retention
 from service.store.database import Database, db_now
+from service.store.lineage import Source
 from service.store.retention import EndedJob
 from service.store.scope import EVERYTHING
 from tests.support.factories import make_spec, submit
-from tests.support.job_rows import TRAINED, add_checkpoint, finished_job, get, history_of, put
+from tests.support.job_rows import (
+    PREPARED,
+    TRAINED,
+    add_checkpoint,
+    finished_job,
+    get,
+    history_of,
+    put,
+)
 
 
 def begun_with(database: Database, unreachable: Dispatcher, source_id: str, **changes: Any) -> str:
     return submit(database, unreachable, make_spec(model={"job": source_id}, **changes)).job_id
+
+
+def model_of(database: Database, job_id: str, wanted: str | int | None = None) -> Source:
+    with database.read() as session:
+        return lineage.model_of(session, EVERYTHING, job_id, wanted)
 
 
 @pytest.fixture
@@ -29,8 +43,7 @@ def unreachable() -> Dispatcher:
 class TestModelOf:
     def test_the_finished_model_is_the_default(self, sqlite_database: Database) -> None:
         job_id = finished_job(sqlite_database)
-        with sqlite_database.read() as session:
-            found = lineage.model_of(session, EVERYTHING, job_id, None)
+        found = model_of(sqlite_database, job_id)
         assert (found.step, found.path, found.sha256) == (None, TRAINED["output_dir"], "a" * 64)
 
     @pytest.mark.parametrize(("wanted", "step"), [("best", 10), ("last", 30), (20, 20)])
@@ -39,8 +52,7 @@ class TestModelOf:
         for each in (10, 20, 30):
             add_checkpoint(sqlite_database, job_id, each, best=each == 10)
         add_checkpoint(sqlite_database, job_id, 40, pruned_at=db_now())
-        with sqlite_database.read() as session:
-            found = lineage.model_of(session, EVERYTHING, job_id, wanted)
+        found = model_of(sqlite_database, job_id, wanted)
         assert (found.step, found.path) == (step, f"attempts/2/checkpoints/{step}")
 
     @pytest.mark.parametrize(
@@ -85,17 +97,14 @@ class TestModelOf:
         job_id = finished_job(sqlite_database, spec=spec, **columns)
         add_checkpoint(sqlite_database, job_id, 10)
         add_checkpoint(sqlite_database, job_id, 40, pruned_at=db_now())
-        with (
-            sqlite_database.read() as session,
-            pytest.raises(SourceJobError, match=words) as caught,
-        ):
-            lineage.model_of(session, EVERYTHING, job_id, wanted)
+        with pytest.raises(SourceJobError, match=words) as caught:
+            model_of(sqlite_database, job_id, wanted)
         assert caught.value.extra["reason"] == reason
         assert job_id in caught.value.detail
 
     def test_a_job_that_does_not_exist(self, sqlite_database: Database) -> None:
-        with sqlite_database.read() as session, pytest.raises(SourceJobError) as caught:
-            lineage.model_of(session, EVERYTHING, "job-0", None)
+        with pytest.raises(SourceJobError) as caught:
+            model_of(sqlite_database, "job-0")
         assert caught.value.extra["reason"] == "unknown_job"
 
     def test_a_merged_adapter_and_a_cancelled_jobs_checkpoint_can_be_had(
@@ -104,17 +113,13 @@ class TestModelOf:
         merged = finished_job(sqlite_database, spec={"peft": {"method": "lora", "merge": True}})
         cancelled = finished_job(sqlite_database, state="cancelled", results={})
         add_checkpoint(sqlite_database, cancelled, 10)
-        with sqlite_database.read() as session:
-            assert lineage.model_of(session, EVERYTHING, merged, None).step is None
-            assert lineage.model_of(session, EVERYTHING, cancelled, "last").step == 10
+        assert model_of(sqlite_database, merged).step is None
+        assert model_of(sqlite_database, cancelled, "last").step == 10
 
 
 class TestPublicName:
     def name(self, database: Database, job_id: str, *, whole: bool = True) -> Any:
-        with database.read() as session:
-            return lineage.public_name(
-                lineage.model_of(session, EVERYTHING, job_id, None), whole=whole
-            )
+        return lineage.public_name(model_of(database, job_id), whole=whole)
 
     def test_the_repository_that_it_was_pushed_to(self, sqlite_database: Database) -> None:
         pushed = {"hub_url": "https://huggingface.co/org/mlm", "hub_commit": "c" * 40}
@@ -230,26 +235,13 @@ class TestRetry:
         """It failed in `train`; its base model is in the source's workspace."""
         job_id = begun_with(database, unreachable, base)
         model = Settings(home=home).workspace(base) / TRAINED["output_dir"]
-        entry = home / "cache" / "prepared" / ("f" * 64)
+        entry = home / PREPARED["prepared_dir"]
         for folder in (model, entry):
             folder.mkdir(parents=True, exist_ok=True)
-        prepared: dict[str, Any] = {
-            "prepared_dir": str(entry.relative_to(home)),
-            "model_dir": str(model.relative_to(home)),
-            "tokenizer_dir": str(model.relative_to(home)),
-            "model_revision": None,
-            "dataset_revision": None,
-            "data_fingerprint": "f" * 64,
-            "splits": {},
-        }
-        put(
-            database,
-            job_id,
-            state=JobState.FAILED,
-            stage="train",
-            ended_at=db_now(),
-            results={"prepare": prepared},
-        )
+        place = str(model.relative_to(home))
+        prepared = PREPARED | {"model_dir": place, "tokenizer_dir": place}
+        failed = {"state": JobState.FAILED, "stage": "train", "ended_at": db_now()}
+        put(database, job_id, results={"prepare": prepared}, **failed)
         return job_id
 
     def test_at_its_stage_while_the_source_is_there(

@@ -1,9 +1,8 @@
-"""Predictions: of a model that there is, few of a project, each answered once, none for ever."""
+"""Predictions, besides what test_brief_requests.py says of all requests of this kind."""
 
 from typing import Any
 
 import pytest
-from sqlalchemy import select
 
 from service.contract.failures import Failure, FailureCode
 from service.contract.predictions import Choice, PredictionRequest, PredictionResult, Usage
@@ -11,15 +10,12 @@ from service.errors import (
     InvalidPredictionError,
     ModelNotFoundError,
     PredictionNotFoundError,
-    ProjectArchivedError,
     SourceJobError,
-    TooManyPredictionsError,
 )
 from service.store import prediction_claims, predictions
 from service.store.brief_leases import MOST_CRASHES
 from service.store.database import Database, db_now
 from service.store.fleet import Fleet
-from service.store.models import PredictionRow
 from service.store.prediction_claims import PredictionClaim
 from service.store.scope import EVERYTHING, Scope
 from tests.support.factories import make_job
@@ -32,8 +28,7 @@ from tests.support.predictions import (
     put_prediction,
 )
 from tests.support.previews import register_worker
-from tests.support.projects import limit, make_project
-from tests.support.threads import at_once
+from tests.support.projects import make_project
 
 FAILURE = Failure.of(FailureCode.OUT_OF_MEMORY, "no memory")
 RESULT = PredictionResult(
@@ -60,26 +55,7 @@ def end(database: Database, mine: PredictionClaim, ended: PredictionResult | Fai
         return prediction_claims.end(session, mine, ended)
 
 
-def recover(database: Database) -> list[str]:
-    with database.read() as session:
-        is_needed = prediction_claims.LEASES.has_stuck(session)
-    with database.write() as session:
-        found = prediction_claims.LEASES.recover(session)
-    assert is_needed == bool(found)
-    return found
-
-
 class TestInsert:
-    def test_of_many_at_once_a_project_gets_sixteen(self, database: Database) -> None:
-        raised = at_once(20, lambda: make_prediction(database))
-        assert [type(error) for error in raised] == [TooManyPredictionsError] * 4
-        make_prediction(database, make_project(database, "other"))
-
-    def test_an_archived_project_gets_none(self, database: Database) -> None:
-        limit(database, archived_at=db_now())
-        with pytest.raises(ProjectArchivedError):
-            make_prediction(database)
-
     def test_a_seed_and_the_step_are_settled(self, database: Database) -> None:
         job = chat_job(database)
         add_checkpoint(database, job, 5)
@@ -163,16 +139,6 @@ class TestReads:
         with database.write() as session, pytest.raises(PredictionNotFoundError):
             predictions.cancel(session, Scope("other"), mine)
 
-    def test_an_expired_one_is_gone(self, database: Database) -> None:
-        mine, fresh = make_prediction(database), make_prediction(database)
-        put_prediction(database, mine, expires_at=db_now(-1))
-        with database.read() as session, pytest.raises(PredictionNotFoundError):
-            predictions.REQUESTS.get(session, EVERYTHING, mine)
-        with database.write() as session:
-            assert prediction_claims.LEASES.forget(session) == 1
-        with database.read() as session:
-            assert session.scalars(select(PredictionRow.id)).all() == [fresh]
-
     def test_unfinished_ones_are_counted(self, database: Database) -> None:
         make_prediction(database)
         claim_prediction(database, make_prediction(database))
@@ -183,12 +149,6 @@ class TestReads:
 
 
 class TestClaim:
-    def test_of_many_workers_one_has_it(self, database: Database) -> None:
-        mine = make_prediction(database)
-        taken: list[PredictionClaim | None] = []
-        at_once(8, lambda: taken.append(claim_prediction(database, mine)))
-        assert len([each for each in taken if each is not None]) == 1
-
     def test_texts_and_result_are_written(self, database: Database) -> None:
         mine = claimed(database, make_prediction(database))
         with database.write() as session:
@@ -265,30 +225,3 @@ class TestMessages:
         with database.write() as session:
             prediction_claims.LEASES.mark_sent(session, [mine], 30)
         assert queues() == []
-
-
-class TestRecovery:
-    def test_a_lost_workers_is_answered_by_another_until_the_third(
-        self, database: Database
-    ) -> None:
-        mine = make_prediction(database)
-        for state in ("queued", "queued", "failed"):
-            claimed(database, mine)
-            assert recover(database) == []
-            put_prediction(database, mine, lease_until=db_now(-1))
-            assert recover(database) == [mine]
-            assert prediction(database, mine).state == state
-        failure = prediction(database, mine).failure
-        assert failure is not None
-        assert failure["code"] == "crash_limit"
-
-    def test_a_late_one_has_failed(self, database: Database) -> None:
-        queued, running = make_prediction(database), make_prediction(database)
-        mine = claimed(database, running)
-        for each in (queued, running):
-            put_prediction(database, each, deadline_at=db_now(-1))
-        assert sorted(recover(database)) == [queued, running]
-        failures = [prediction(database, each).failure or {} for each in (queued, running)]
-        assert [each["code"] for each in failures] == ["timeout", "timeout"]
-        assert "No worker was free" in failures[0]["message"]
-        assert not end(database, mine, RESULT)

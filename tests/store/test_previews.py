@@ -1,21 +1,17 @@
-"""Previews: a project has few, one worker makes each, and none stays for ever."""
+"""Previews, besides what test_brief_requests.py says of all requests of this kind."""
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
-import pytest
 from sqlalchemy import event, select
 
 from service.contract.failures import Failure, FailureCode
 from service.contract.previews import PreviewResult
-from service.errors import PreviewNotFoundError, ProjectArchivedError, TooManyPreviewsError
 from service.store import fleet, preview_claims, previews
 from service.store.database import Database, db_now
 from service.store.fleet import Fleet
 from service.store.models import PreviewRow, RemovalRow
 from service.store.preview_claims import PreviewClaim
-from service.store.scope import EVERYTHING, Scope
 from tests.support.databases import on_postgres
 from tests.support.factories import claim_job, make_job
 from tests.support.previews import (
@@ -25,8 +21,7 @@ from tests.support.previews import (
     put_preview,
     register_worker,
 )
-from tests.support.projects import limit, make_project
-from tests.support.threads import at_once
+from tests.support.projects import make_project
 
 FAILURE = Failure.of(FailureCode.MISSING_COLUMN, "no column")
 
@@ -34,15 +29,6 @@ FAILURE = Failure.of(FailureCode.MISSING_COLUMN, "no column")
 def end(database: Database, claimed: PreviewClaim, ended: PreviewResult | Failure) -> bool:
     with database.write() as session:
         return preview_claims.end(session, claimed, ended)
-
-
-def recover(database: Database) -> list[str]:
-    with database.read() as session:
-        is_needed = preview_claims.LEASES.has_stuck(session)
-    with database.write() as session:
-        found = preview_claims.LEASES.recover(session)
-    assert is_needed == bool(found)
-    return found
 
 
 def claimed(database: Database, preview_id: str) -> PreviewClaim:
@@ -59,16 +45,6 @@ def due(database: Database) -> list[str]:
 
 
 class TestInsert:
-    def test_of_many_at_once_a_project_gets_four(self, database: Database) -> None:
-        raised = at_once(12, lambda: make_preview(database))
-        assert [type(error) for error in raised] == [TooManyPreviewsError] * 8
-        make_preview(database, make_project(database, "other"))
-
-    def test_an_archived_project_gets_none(self, database: Database) -> None:
-        limit(database, archived_at=db_now())
-        with pytest.raises(ProjectArchivedError):
-            make_preview(database)
-
     def test_the_newest_twenty_are_kept(self, sqlite_database: Database) -> None:
         other = make_preview(sqlite_database, make_project(sqlite_database, "other"))
         made = []
@@ -78,27 +54,6 @@ class TestInsert:
         with sqlite_database.read() as session:
             kept = session.scalars(select(PreviewRow.id).order_by(PreviewRow.id)).all()
         assert kept == [other, *made[2:]]
-
-
-class TestReads:
-    def test_are_those_of_the_project(self, sqlite_database: Database) -> None:
-        mine = make_preview(sqlite_database)
-        with sqlite_database.read() as session:
-            assert previews.REQUESTS.get(session, Scope("default"), mine).id == mine
-            assert previews.REQUESTS.is_unfinished(session, EVERYTHING, mine)
-            assert not previews.REQUESTS.is_unfinished(session, Scope("other"), mine)
-            with pytest.raises(PreviewNotFoundError):
-                previews.REQUESTS.get(session, Scope("other"), mine)
-
-    def test_an_expired_one_is_gone(self, database: Database) -> None:
-        mine, fresh = make_preview(database), make_preview(database)
-        put_preview(database, mine, expires_at=db_now(-1))
-        with database.read() as session, pytest.raises(PreviewNotFoundError):
-            previews.REQUESTS.get(session, EVERYTHING, mine)
-        with database.write() as session:
-            assert preview_claims.LEASES.forget(session) == 1
-        with database.read() as session:
-            assert session.scalars(select(PreviewRow.id)).all() == [fresh]
 
 
 class TestMessages:
@@ -187,11 +142,6 @@ class TestClaim:
             preview_claims.forget_folder(session, found)
         assert planned() == []
 
-    def test_a_late_one_is_nobodys(self, database: Database) -> None:
-        mine = make_preview(database)
-        put_preview(database, mine, deadline_at=db_now(-1))
-        assert claim_preview(database, mine) is None
-
 
 class TestEnd:
     def test_the_result_and_how_a_job_would_fail(self, database: Database) -> None:
@@ -245,26 +195,6 @@ class TestEnd:
         assert found is not None
         assert found["notices"] == [odd]
 
-    @pytest.mark.parametrize(
-        "write",
-        [
-            lambda session, stale: preview_claims.end(session, stale, FAILURE),
-            lambda session, stale: preview_claims.renew(session, stale, 60),
-            preview_claims.release,
-        ],
-    )
-    def test_a_stale_epoch_changes_nothing(
-        self, sqlite_database: Database, write: Callable[..., bool]
-    ) -> None:
-        mine = make_preview(sqlite_database)
-        stale = claimed(sqlite_database, mine)
-        put_preview(sqlite_database, mine, lease_until=db_now(-1))
-        recover(sqlite_database)
-        assert claimed(sqlite_database, mine).epoch == 2
-        with sqlite_database.write() as session:
-            assert not write(session, stale)
-        assert preview(sqlite_database, mine).state == "running"
-
 
 def test_what_is_asked_every_second_reads_no_ended_one(sqlite_database: Database) -> None:
     """Their rows are large."""
@@ -283,60 +213,3 @@ def test_what_is_asked_every_second_reads_no_ended_one(sqlite_database: Database
             plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}", values).all()
             assert "ix_previews_state_id" in str(plan)
             assert "SCAN previews" not in str(plan)
-
-
-class TestRecover:
-    def test_a_lost_worker_s_goes_to_another(self, database: Database) -> None:
-        lost, fine = make_preview(database), make_preview(database)
-        for each in (lost, fine):
-            claimed(database, each)
-        assert recover(database) == []
-        put_preview(database, lost, lease_until=db_now(-1))
-        assert recover(database) == [lost]
-        assert (preview(database, lost).state, due(database)) == ("queued", [lost])
-        assert preview(database, fine).state == "running"
-
-    def test_the_third_lost_worker_is_the_last(self, database: Database) -> None:
-        mine = make_preview(database)
-        for _ in range(3):
-            claimed(database, mine)
-            put_preview(database, mine, lease_until=db_now(-1))
-            assert recover(database) == [mine]
-        row = preview(database, mine)
-        assert (row.state, row.epoch) == ("failed", 3)
-        assert row.failure is not None
-        assert row.failure["code"] == "crash_limit"
-
-    @pytest.mark.parametrize(
-        ("begins", "said"), [(False, "No worker was free"), (True, "did not end within 120 s")]
-    )
-    def test_the_deadline_ends_it(
-        self, sqlite_database: Database, *, begins: bool, said: str
-    ) -> None:
-        mine = make_preview(sqlite_database)
-        if begins:
-            claimed(sqlite_database, mine)
-        put_preview(sqlite_database, mine, deadline_at=db_now(-1))
-        assert recover(sqlite_database) == [mine]
-        row = preview(sqlite_database, mine)
-        assert row.state == "failed"
-        assert row.failure is not None
-        assert (row.failure["code"], said in row.failure["message"]) == ("timeout", True)
-
-    def test_the_message_is_sent_again_until_a_worker_comes(self, database: Database) -> None:
-        mine = make_preview(database)
-        assert due(database) == []  # the API sends the first
-        put_preview(database, mine, next_publish_at=db_now(-1))
-        assert due(database) == [mine]
-        with database.write() as session:
-            preview_claims.LEASES.mark_sent(session, [mine], again_in=30)
-        assert due(database) == []
-
-    def test_a_released_one_is_due_at_once(self, sqlite_database: Database) -> None:
-        mine = make_preview(sqlite_database)
-        with sqlite_database.write() as session:
-            held = preview_claims.claim(session, mine, "worker-1", 60)
-            assert held is not None
-            assert preview_claims.renew(session, held, 60)
-            assert preview_claims.release(session, held)
-        assert due(sqlite_database) == [mine]

@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, select
 
 from service.contract.failures import Failure, FailureCode
-from service.store import claims, endings, usage, user_actions
+from service.store import endings, usage, user_actions
 from service.store.claims import Claim
 from service.store.database import Database, db_now
 from service.store.endings import Ending
@@ -18,26 +18,9 @@ from service.store.scope import EVERYTHING, Scope
 from tests.support.databases import on_sqlite
 from tests.support.factories import POLICY
 from tests.support.job_rows import get, put
-from tests.support.projects import make_job_of, make_project
+from tests.support.projects import began, claim_of, make_job_of, make_project, try_to_claim
 
 ALWAYS = ("0001-01-01", "9999-12-31")
-
-
-def claim(database: Database, job_id: str, gpus: int) -> Claim | None:
-    given_gpus = [f"GPU-{n}" for n in range(gpus)]
-    with database.write() as session:
-        queue = session.get_one(JobRow, job_id).queue
-        return claims.claim(session, job_id, "w", queues=[queue], gpus=given_gpus, lease_seconds=60)
-
-
-def began(database: Database, claimed: Claim, seconds: float) -> None:
-    """As if the attempt had begun so long ago."""
-    with database.write() as session:
-        session.execute(
-            update(AttemptRow)
-            .where(AttemptRow.job_id == claimed.job_id, AttemptRow.epoch == claimed.epoch)
-            .values(started_at=claimed.started_at - timedelta(seconds=seconds))
-        )
 
 
 def end(database: Database, claimed: Claim, ending: Ending) -> None:
@@ -84,10 +67,8 @@ class TestByDay:
 
 class TestUsage:
     def test_gpus_and_workers_are_counted_apart(self, database: Database) -> None:
-        on_gpus = claim(database, make_job_of(database, "default", gpus=2), 2)
-        on_cpu = claim(database, make_job_of(database, "default"), 0)
-        assert on_gpus is not None
-        assert on_cpu is not None
+        on_gpus = claim_of(database, gpus=2)
+        on_cpu = claim_of(database)
         for claimed in (on_gpus, on_cpu):
             began(database, claimed, 30)
             end(database, claimed, Ending.cancelled())
@@ -97,38 +78,32 @@ class TestUsage:
         assert found.attempts == 2
 
     def test_what_runs_is_counted_while_it_runs(self, database: Database) -> None:
-        claimed = claim(database, make_job_of(database, "default", gpus=4), 4)
-        assert claimed is not None
+        claimed = claim_of(database, gpus=4)
         began(database, claimed, 1000)
         found = total(database)
         assert found.gpu_microseconds / 1e6 == pytest.approx(4000, abs=20)
         assert found.attempts == 0
 
     def test_a_lost_worker_is_charged_to_the_end_of_its_lease(self, database: Database) -> None:
-        job_id = make_job_of(database, "default", gpus=1)
-        claimed = claim(database, job_id, 1)
-        assert claimed is not None
+        claimed = claim_of(database, gpus=1)
         began(database, claimed, 500)
-        put(database, job_id, lease_until=claimed.started_at - timedelta(seconds=100))
+        put(database, claimed.job_id, lease_until=claimed.started_at - timedelta(seconds=100))
         with database.write() as session:
-            assert endings.expire(session, job_id, POLICY) is not None
+            assert endings.expire(session, claimed.job_id, POLICY) is not None
         assert total(database).gpu_microseconds / 1e6 == pytest.approx(400, abs=0.01)
 
     def test_deleting_a_job_takes_nothing_off(self, database: Database) -> None:
-        job_id = make_job_of(database, "default")
-        claimed = claim(database, job_id, 0)
-        assert claimed is not None
+        claimed = claim_of(database)
         began(database, claimed, 9)
         end(database, claimed, Ending.cancelled())
         before = total(database)
         with database.write() as session:
-            session.execute(delete(JobRow).where(JobRow.id == job_id))
+            session.execute(delete(JobRow).where(JobRow.id == claimed.job_id))
         assert total(database) == before
         assert before.worker_microseconds >= 9_000_000
 
     def test_jobs_by_how_they_ended(self, database: Database) -> None:
-        failed = claim(database, make_job_of(database, "default"), 0)
-        assert failed is not None
+        failed = claim_of(database)
         end(database, failed, Ending.failed(Failure.of(FailureCode.EMPTY_DATASET, "none")))
         waiting = make_job_of(database, "default")
         with database.write() as session:
@@ -139,8 +114,7 @@ class TestUsage:
     def test_a_project_sees_its_own(self, database: Database) -> None:
         make_project(database, "other")
         for project in ("default", "other"):
-            claimed = claim(database, make_job_of(database, project), 0)
-            assert claimed is not None
+            claimed = claim_of(database, project)
             end(database, claimed, Ending.cancelled())
         assert {day.project for day in all_days(database)} == {"default", "other"}
         assert {day.project for day in all_days(database, Scope("other"))} == {"other"}
@@ -188,13 +162,8 @@ class TestSums:
             for _ in range(2):
                 if get(database, job_id).state == "queued":
                     put(database, job_id, not_before=db_now(-1))
-                    _attempt(
-                        database,
-                        job_id,
-                        gpus if "gpu" in get(database, job_id).queue else 0,
-                        how,
-                        seconds,
-                    )
+                    needed = gpus if "gpu" in get(database, job_id).queue else 0
+                    _attempt(database, job_id, needed, how, seconds)
         assert _of_attempts(database) == {
             (day.project, day.day, kind): getattr(day.used, kind)
             for day in all_days(database)
@@ -204,7 +173,7 @@ class TestSums:
 
 
 def _attempt(database: Database, job_id: str, gpus: int, how: str, seconds: float) -> None:
-    claimed = claim(database, job_id, gpus)
+    claimed = try_to_claim(database, job_id, gpus)
     assert claimed is not None
     began(database, claimed, seconds)
     if how == "lost":

@@ -147,6 +147,12 @@ def pushes() -> list[psutil.Process]:
     return found
 
 
+def save_two(job: Training) -> None:
+    for step in (1, 2):
+        job.save(step)
+        job.wait_for_notices(step)
+
+
 class TestEverySave:
     def test_each_checkpoint_is_a_commit_while_training_continues(self, make: Make) -> None:
         training = make()
@@ -169,6 +175,9 @@ class TestEverySave:
         # Only the pushes have the token.
         seen = (training.workspace / "attempts/1/environment").read_text().split()
         assert "HF_TOKEN" not in seen
+        # Whoever writes the request of a push decides where its token goes: not the training.
+        assert (training.workspace / "push.json").is_file()
+        assert not (training.workspace / "attempts/1/push.json").exists()
         for path in training.workspace.rglob("*"):
             assert path.is_dir() or TOKEN.encode() not in path.read_bytes(), path
 
@@ -215,13 +224,7 @@ class TestEverySave:
     )
     def test_checkpoints_go_along(self, make: Make, strategy: str) -> None:
         training = make(strategy=strategy)
-
-        def script(job: Training) -> None:
-            for step in (1, 2):
-                job.save(step)
-                job.wait_for_notices(step)
-
-        training.run(script)
+        training.run(save_two)
         steps = {"last-checkpoint": 2} if strategy == "checkpoint" else None
         expected = {"config.json": b"{}", "model.safetensors": stub_training.weights(2)}
         for folder, step in (steps or {"checkpoint-1": 1, "checkpoint-2": 2}).items():
@@ -230,32 +233,11 @@ class TestEverySave:
         assert training.files == expected
 
 
-class TestRequest:
-    def test_is_out_of_the_trainings_reach(self, make: Make) -> None:
-        """The push has the token: whoever writes its request decides where the token goes."""
-        training = make()
-
-        def script(job: Training) -> None:
-            job.save(1)
-            job.wait_for_notices(1)
-
-        assert training.run(script) is JobState.QUEUED
-        attempt = training.workspace / "attempts" / "1"
-        assert (training.workspace / "push.json").is_file()
-        assert not (attempt / "push.json").exists()
-
-
 class TestFailure:
     def test_is_reported_and_affects_nothing(self, make: Make) -> None:
         training = make()
         training.hub.fail("/commit/", 500, times=1)
-
-        def script(job: Training) -> None:
-            for step in (1, 2):
-                job.save(step)
-                job.wait_for_notices(step)
-
-        assert training.run(script) is JobState.QUEUED
+        assert training.run(save_two) is JobState.QUEUED
         first, second = training.notices()
         assert first["data"] == {"step": 1, "code": "hub_unavailable"}
         assert "could not be pushed to the Hub" in first["message"]

@@ -8,11 +8,9 @@ import pytest
 
 from service.settings import Settings
 from service.store.database import Database
-from tests.stubs import stage
+from tests.supervision.support import supervisor
 from tests.support.factories import claim_job, make_job
 from tests.support.job_rows import get, history_of
-from worker.supervision.supervisor import Supervisor
-from worker.tracking.trackers import NullTracker
 
 _ROOT = Path(__file__).resolve().parents[2]
 _WALL_CLOCK = re.compile(r"\btime\.time(_ns)?\(|\bdatetime\.(now|utcnow)\(")
@@ -59,10 +57,9 @@ def test_a_jump_while_a_job_runs(
     claimed = claim_job(database, job_id, lease_seconds=5)
     monkeypatch.setattr(time, "time", lambda: true_time() + jump)
     monkeypatch.setattr(time, "time_ns", lambda: true_ns() + int(jump * 1e9))
-    supervisor = Supervisor(database, settings, NullTracker(), command=stage.command)
-    assert supervisor.supervise(claimed) == "queued"
+    assert supervisor(database, settings).supervise(claimed) == "queued"
     for _ in range(2):
-        supervisor.supervise(claim_job(database, job_id, lease_seconds=5))
+        supervisor(database, settings).supervise(claim_job(database, job_id, lease_seconds=5))
     assert get(database, job_id).state == "succeeded"
     assert get(database, job_id).epoch == 3
     types = [event.type for event in history_of(database, job_id)]

@@ -4,7 +4,6 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,28 +19,18 @@ from service.store.scope import EVERYTHING
 from tests.supervision.support import run
 from tests.support.databases import on_sqlite
 from tests.support.factories import claim_job, make_job
-from tests.support.job_rows import TRAINED, finished_job, get, history_of, put
+from tests.support.job_rows import PREPARED, TRAINED, failure_of, finished_job, get, history_of, put
 from tests.support.predictions import claim_prediction, make_prediction
 from worker.supervision import prediction_request, stage_request
 from worker.tracking.trackers import NullTracker
-
-RESULT: dict[str, Any] = {
-    "prepared_dir": "cache/prepared/entry",
-    "model_dir": "cache/hub/model",
-    "tokenizer_dir": "cache/hub/model",
-    "model_revision": None,
-    "dataset_revision": None,
-    "data_fingerprint": "f" * 64,
-    "splits": {},
-}
 
 
 def prepared(database: Database, settings: Settings) -> str:
     """A job that waits for `train`, as the stub's `prepare` leaves it."""
     for place in ("prepared_dir", "model_dir"):
-        (settings.home / RESULT[place]).mkdir(parents=True)
+        (settings.home / PREPARED[place]).mkdir(parents=True)
     job_id = make_job(database)
-    put(database, job_id, stage=Stage.TRAIN, queue="gpu", results={"prepare": RESULT})
+    put(database, job_id, stage=Stage.TRAIN, queue="gpu", results={"prepare": PREPARED})
     return job_id
 
 
@@ -89,7 +78,7 @@ class TestPreparedAgain:
         state(database, settings, job_id)
         assert run(database, settings, job_id) is JobState.QUEUED
         row = get(database, job_id)
-        assert (row.stage, row.queue, row.results) == ("prepare", "cpu", {"prepare": RESULT})
+        assert (row.stage, row.queue, row.results) == ("prepare", "cpu", {"prepare": PREPARED})
         last = history_of(database, job_id)[-1]
         assert (last.type, last.data["retry"], last.data["next_stage"]) == (
             "attempt_failed",
@@ -118,8 +107,7 @@ class TestPreparedAgain:
             assert run(database, settings, job_id) is state
             if state is JobState.QUEUED:
                 run(database, settings, job_id)
-        failure = get(database, job_id).failure
-        assert failure is not None
+        failure = failure_of(database, job_id)
         assert failure["code"] == "files_missing"
         assert failure["details"] == {"missing": ["prepared_data"]}
         assert f"`finetune retry {job_id}`" in failure["action"]
@@ -148,8 +136,8 @@ class TestStoredForm:
         job_id = make_job(database)
         assert run(database, given, job_id) is JobState.QUEUED
         stored = get(database, job_id).results["prepare"]
-        assert {name: stored[name] for name in RESULT if name.endswith("_dir")} == {
-            name: place for name, place in RESULT.items() if name.endswith("_dir")
+        assert {name: stored[name] for name in PREPARED if name.endswith("_dir")} == {
+            name: place for name, place in PREPARED.items() if name.endswith("_dir")
         }
         assert str(tmp_path) not in json.dumps(stored)
 
@@ -160,8 +148,8 @@ class TestPrediction:
     def test_of_an_adapter_whose_base_model_is(
         self, database: Database, settings: Settings, tmp_path: Path, where: str
     ) -> None:
-        model = settings.home / RESULT["model_dir"]
-        other = tmp_path / "original" / RESULT["model_dir"]
+        model = settings.home / PREPARED["model_dir"]
+        other = tmp_path / "original" / PREPARED["model_dir"]
         for folder in (model, other):
             folder.mkdir(parents=True)
             (folder / "weights").touch()
@@ -169,7 +157,7 @@ class TestPrediction:
         (model / "model.safetensors").symlink_to(target / "weights")
         if where == "removed":
             (model / "weights").unlink()
-        results = {"prepare": RESULT, "train": TRAINED}
+        results = {"prepare": PREPARED, "train": TRAINED}
         adapter = {"peft": {"method": "lora"}, "task": "causal-lm"}
         job_id = finished_job(database, spec=adapter, results=results)
         claimed = claim_prediction(database, make_prediction(database, model={"job": job_id}))
@@ -192,11 +180,11 @@ class TestRequest:
         """Also where the other home can be read."""
         original = tmp_path / "original"
         absolute = {
-            name: str(original / place) for name, place in RESULT.items() if name.endswith("_dir")
+            name: str(original / place) for name, place in PREPARED.items() if name.endswith("_dir")
         }
         for place in absolute.values():
             Path(place).mkdir(parents=True, exist_ok=True)
-        result = RESULT | absolute
+        result = PREPARED | absolute
         job_id = make_job(database)
         put(database, job_id, results={"prepare": result})
         again = stage_request.build(database, settings, NullTracker(), claim_job(database, job_id))

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -20,13 +21,19 @@ from service.contract.states import Stage
 from service.settings import Settings
 from service.store import predictions
 from service.store.database import Database, db_now
-from service.store.models import PredictionRow
+from service.store.models import WorkerRow
 from service.store.scope import EVERYTHING
 from tests.support.databases import on_sqlite
 from tests.support.factories import claim_job, make_job
 from tests.support.job_rows import finished_job, put
 from tests.support.models import save_tiny_llama
-from tests.support.predictions import ask, claim_prediction, make_prediction, prediction
+from tests.support.predictions import (
+    ask,
+    claim_prediction,
+    failure_of,
+    make_prediction,
+    prediction,
+)
 from tests.support.previews import register_worker
 from tests.support.services import wait_until
 from worker.devices.spare_device import SpareDevice
@@ -120,9 +127,7 @@ def test_the_whole_life_of_a_model(
         database, model={"name_or_path": str(model_dir)}, prompt="water " * 500
     )
     predictor.wake("worker-1", ["predict"])
-    failure = prediction(database, too_long).failure
-    assert failure is not None
-    assert failure["code"] == "sequence_too_long"
+    assert failure_of(database, too_long)["code"] == "sequence_too_long"
     assert pid_of(predictor) == first
 
     # Another model takes its place.
@@ -135,9 +140,8 @@ def test_the_whole_life_of_a_model(
 def test_a_model_outside_of_the_roots_is_not_found(
     database: Database, predictor: Predictions, tmp_path: Path
 ) -> None:
-    row = prediction(database, wake(database, predictor, chat(tmp_path)))
-    assert row.failure is not None
-    assert row.failure["code"] == "model_not_found"
+    asked = wake(database, predictor, chat(tmp_path))
+    assert failure_of(database, asked)["code"] == "model_not_found"
 
 
 def test_a_killed_process_is_replaced(
@@ -167,8 +171,7 @@ def test_why_a_process_ended_is_told_of_the_model(
         return spawn.new_interpreter(replace(wanted, command=["sh", "-c", "exit 3"]))
 
     mine = Predictions(database, asked_settings, start=broken)
-    failure = prediction(database, wake(database, mine, chat(model_dir))).failure
-    assert failure is not None
+    failure = failure_of(database, wake(database, mine, chat(model_dir)))
     assert failure["message"].startswith("The process with the model exited with status 3")
     assert "worker's log" in failure["action"]
 
@@ -291,10 +294,6 @@ def test_a_training_comes_first(
 
 def register_here(database: Database) -> None:
     """A live worker of this machine that trains."""
-    import socket
-
-    from service.store.models import WorkerRow
-
     register_worker(database, "worker-1", queue="gpu")
     with database.write() as session:
         session.execute(update(WorkerRow).values(hostname=socket.gethostname()))
@@ -321,7 +320,6 @@ def test_texts_appear_while_it_is_answered(
     watcher.join()
     row = prediction(database, asked)
     assert row.state == "succeeded"
-    assert isinstance(row, PredictionRow)
     assert row.result is not None
     final = row.result["choices"][0]["text"]
     assert all(final.startswith(texts[0]) for texts in seen)
@@ -401,9 +399,7 @@ def test_a_model_that_was_removed_takes_no_turn(
     asked = make_prediction(database, model={"job": removed})
     put(database, removed, workspace_pruned_at=db_now())
     mine.wake("worker-1", ["predict"])
-    failure = prediction(database, asked).failure
-    assert failure is not None
-    assert failure["code"] == "model_not_found"
+    assert failure_of(database, asked)["code"] == "model_not_found"
     again = ask(database, chat(model_dir))
     wait_until(partial(_is_answered, database, again), 10, "its answer")
     mine.close()

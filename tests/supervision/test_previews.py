@@ -5,6 +5,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
@@ -51,6 +52,14 @@ def assert_nothing_left(database: Database, settings: Settings) -> None:
         assert session.query(RemovalRow).count() == 0
 
 
+def failure_of(database: Database, preview_id: str) -> dict[str, Any]:
+    """The preview has failed."""
+    row = preview(database, preview_id)
+    assert row.state == "failed"
+    assert row.failure is not None
+    return row.failure
+
+
 def is_claimed(database: Database, settings: Settings, preview_id: str) -> bool:
     return (settings.workspace(preview_id) / "attempts" / "1" / "made").exists()
 
@@ -75,10 +84,9 @@ def test_a_bad_end_is_the_failure_of_a_job(
     database: Database, settings: Settings, behaviour: str, code: str
 ) -> None:
     row = make(database, settings, behaviour)
-    assert (row.state, row.result) == ("failed", None)
-    assert row.failure is not None
-    assert row.failure["code"] == code
-    assert row.failure["action"]
+    failure = failure_of(database, row.id)
+    assert (failure["code"], row.result) == (code, None)
+    assert failure["action"]
 
 
 def test_a_stage_that_cannot_be_started_is_a_failure(
@@ -91,10 +99,9 @@ def test_a_stage_that_cannot_be_started_is_a_failure(
 
     preview_id = make_preview(database)
     Previews(database, settings, command=stub.command, start=start).wake(preview_id, "worker-1")
-    row = preview(database, preview_id)
-    assert row.failure is not None
-    assert (row.state, row.failure["code"]) == ("failed", "process_limit")
-    assert "no process can be made" in row.failure["message"]
+    failure = failure_of(database, preview_id)
+    assert failure["code"] == "process_limit"
+    assert "no process can be made" in failure["message"]
     assert_nothing_left(database, settings)
 
 
@@ -103,18 +110,14 @@ def test_inputs_that_are_gone_are_a_failure(database: Database, settings: Settin
         database, dataset={"source": "upload", "train": "file-0199a0b1c2d3e4f5a6b7c8d9"}
     )
     maker(database, settings).wake(gone, "worker-1")
-    row = preview(database, gone)
-    assert row.failure is not None
-    assert row.failure["code"] == FailureCode.DATASET_NOT_FOUND
+    assert failure_of(database, gone)["code"] == FailureCode.DATASET_NOT_FOUND
     assert_nothing_left(database, settings)
 
 
 def test_a_secret_that_is_gone_is_a_failure(database: Database, settings: Settings) -> None:
     gone = make_preview(database, secrets={"hub_token": "mine"})
     maker(database, settings).wake(gone, "worker-1")
-    row = preview(database, gone)
-    assert row.failure is not None
-    assert row.failure["code"] == FailureCode.SECRET_UNAVAILABLE
+    assert failure_of(database, gone)["code"] == FailureCode.SECRET_UNAVAILABLE
 
 
 @pytest.mark.parametrize(("project", "token"), [("default", "hf_operators"), ("other", "none")])
@@ -135,9 +138,7 @@ def test_it_is_stopped_at_its_deadline(database: Database, settings: Settings) -
     preview_id = make_preview(database, metadata={"stub.preview": "hang"})
     put_preview(database, preview_id, deadline_at=db_now(2))
     maker(database, settings).wake(preview_id, "worker-1")
-    row = preview(database, preview_id)
-    assert row.failure is not None
-    assert (row.state, row.failure["code"]) == ("failed", "timeout")
+    assert failure_of(database, preview_id)["code"] == "timeout"
     assert_nothing_left(database, settings)
 
 
@@ -198,10 +199,9 @@ def test_a_machine_without_memory_ends_it_before_trainings(
     assert run(database, settings, job_id) is JobState.QUEUED  # the next stage
     preview_id = make_preview(database, metadata={"stub.preview": "hang"})
     maker(database, settings).wake(preview_id, "worker-1")
-    row = preview(database, preview_id)
-    assert row.failure is not None
-    assert (row.state, row.failure["code"]) == ("failed", "insufficient_resources")
-    assert row.failure["action"].startswith("Ask for fewer rows, or try again when the machine")
+    failure = failure_of(database, preview_id)
+    assert failure["code"] == "insufficient_resources"
+    assert failure["action"].startswith("Ask for fewer rows, or try again when the machine")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux only")

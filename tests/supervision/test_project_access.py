@@ -16,7 +16,7 @@ from tests.stubs import account
 from tests.supervision.support import run
 from tests.support.databases import on_sqlite
 from tests.support.factories import claim_job
-from tests.support.job_rows import get, history_of
+from tests.support.job_rows import failure_of, get, history_of
 from tests.support.projects import limit, make_job_of, make_project
 from worker.supervision.supervisor import Supervisor
 from worker.tracking.trackers import NullTracker
@@ -70,21 +70,14 @@ class TestToken:
         assert OWN not in str(get(database, job_id).spec)
         assert OWN not in str([event.data for event in history_of(database, job_id)])
 
-    def test_the_operators_token_is_for_the_default_project(
+    def test_another_project_has_neither_the_operators_token_nor_its_downloads(
         self, database: Database, with_hub: Settings
     ) -> None:
         make_project(database, "other")
         mine, theirs = make_job_of(database, "default"), make_job_of(database, "other")
         assert account_of(database, with_hub, mine) == "the-operator"
         assert account_of(database, with_hub, theirs) is None
-
-    def test_a_project_finds_its_own_downloads_only(
-        self, database: Database, with_hub: Settings
-    ) -> None:
-        make_project(database, "other")
-        job_id = make_job_of(database, "other")
-        account_of(database, with_hub, job_id)
-        cache = (with_hub.workspace(job_id) / "attempts" / "1" / "cache").read_text()
+        cache = (with_hub.workspace(theirs) / "attempts" / "1" / "cache").read_text()
         assert cache == str(with_hub.cache_dir / "projects" / "other")
 
     def test_a_secret_of_another_project_is_as_if_it_did_not_exist(
@@ -94,8 +87,7 @@ class TestToken:
         set_secret(database, with_hub, "default", OWN)
         job_id = make_job_of(database, "other", secrets={"hub_token": "mine"})
         assert account_of(database, with_hub, job_id) is None
-        failure = get(database, job_id).failure
-        assert failure is not None
+        failure = failure_of(database, job_id)
         assert failure["code"] == "secret_unavailable"
         assert failure["message"] == "The project has no secret 'mine' any more."
 
@@ -107,9 +99,7 @@ class TestToken:
         with database.write() as session:
             project_secrets.remove(session, Scope("default"), "mine")
         assert run(database, with_hub, job_id) is JobState.FAILED
-        failure = get(database, job_id).failure
-        assert failure is not None
-        assert failure["code"] == "secret_unavailable"
+        assert failure_of(database, job_id)["code"] == "secret_unavailable"
 
     def test_a_row_that_was_moved_to_another_project_does_not_open(
         self, database: Database, with_hub: Settings
@@ -133,8 +123,7 @@ class TestRoom:
         late = make_job_of(database, "default")
         limit(database, max_bytes=0)
         assert run(database, settings, late) is JobState.FAILED
-        failure = get(database, late).failure
-        assert failure is not None
+        failure = failure_of(database, late)
         assert failure["code"] == "quota_exceeded"
         assert failure["details"]["limit"] == 0
         # What is finished is published all the same.

@@ -17,21 +17,14 @@ from service.store import endings, history
 from service.store.claims import Claim
 from service.store.database import Database, db_now
 from service.store.models import AttemptRow, JobRow
+from tests.support import job_rows
 from tests.support.factories import POLICY, claim_job, make_job
 from tests.support.job_rows import add_checkpoint, finished_job, history_of, put
 from worker.storage import atomic_dir
 from worker.supervision import stage_request
 from worker.tracking.trackers import NullTracker
 
-PREPARED: dict[str, Any] = {
-    "prepared_dir": "cache/prepared/rows",
-    "model_dir": "cache/model",
-    "tokenizer_dir": "cache/model",
-    "model_revision": "c" * 40,
-    "dataset_revision": None,
-    "data_fingerprint": "f" * 64,
-    "splits": {},
-}
+PREPARED = job_rows.PREPARED | {"model_revision": "c" * 40}
 
 
 @pytest.fixture

@@ -3,10 +3,8 @@
 from pathlib import Path
 
 from service.settings import Settings
-from service.store import files
 from service.store.database import Database
-from service.store.owner_models import DEFAULT_PROJECT
-from tests.support.factories import claim_job, make_job
+from tests.support.factories import add_file, claim_job, make_job
 from worker.supervision import stage_request
 from worker.tracking.trackers import NullTracker
 
@@ -18,16 +16,7 @@ class TestBuild:
         settings = Settings(home=tmp_path)
         settings.files_dir.mkdir(parents=True)
         (settings.files_dir / "file-1").write_text("text\na\n")
-        with database.write() as session:
-            files.add(
-                session,
-                DEFAULT_PROJECT,
-                file_id="file-1",
-                filename="mine.csv",
-                purpose="fine-tune",
-                size=7,
-                sha256="0" * 64,
-            )
+        add_file(database, "file-1", filename="mine.csv", size=7)
         dataset = {"source": "upload", "train": ["file-1"]}
         claim = claim_job(database, make_job(database, dataset=dataset))
         request = stage_request.build(database, settings, NullTracker(), claim)

@@ -3,15 +3,13 @@
 import os
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from sqlalchemy import select
 
-from service.contract.stages import StageRequest
-from service.contract.states import JobState, Stage
+from service.contract.states import JobState
 from service.settings import Settings
 from service.store import endings, jobs
 from service.store.database import Database, db_now
@@ -24,11 +22,12 @@ from tests.supervision.support import (
 )
 from tests.support import services
 from tests.support.databases import on_sqlite
-from tests.support.factories import POLICY, claim_job, make_job
-from tests.support.job_rows import get, history_of, put
+from tests.support.factories import POLICY, claim_job, make_job, make_spec
+from tests.support.job_rows import failure_of, get, history_of, put
 from worker.processes import child
-from worker.supervision import stop_policy
+from worker.supervision import stage_request
 from worker.supervision.system_metrics import SystemSampler
+from worker.tracking.trackers import NullTracker
 
 pytestmark = pytest.mark.long
 
@@ -110,6 +109,10 @@ class TestFinish:
         for _ in range(3):
             run(database, settings, job_id)
         attempts = settings.workspace(job_id) / "attempts"
+        request = (attempts / "1/request.json").read_text()
+        assert "redis://" not in request
+        assert settings.sqlalchemy_url not in request
+        assert os.fspath(settings.cache_dir) in request
         names = [set((attempts / str(n) / "environment").read_text().split()) for n in (1, 2, 3)]
         for seen in names:
             assert {name for name in seen if name.startswith("FINETUNE_")} == {"FINETUNE_EVENT_FD"}
@@ -172,21 +175,9 @@ class TestFailure:
         settings.files_dir.mkdir(parents=True)
         (settings.files_dir / "file-a").write_text("{}")
         assert run(database, settings, job_id) is JobState.FAILED
-        failure = get(database, job_id).failure
-        assert failure is not None
+        failure = failure_of(database, job_id)
         assert failure["code"] == "dataset_not_found"
         assert failure["details"] == {"missing": ["file-b"]}
-
-    def test_the_jobs_time_is_up(self, database: Database, settings: Settings) -> None:
-        """The time of earlier attempts counts."""
-        job_id = make_job(database, timeout_seconds=100, metadata={"stub.prepare": "hang"})
-        put(database, job_id, used_seconds=99.5)
-        begun = time.monotonic()
-        assert run(database, settings, job_id) is JobState.FAILED
-        assert time.monotonic() - begun < 10
-        failure = get(database, job_id).failure
-        assert failure is not None
-        assert failure["code"] == "timeout"
 
     def test_the_stages_time_is_up(self, database: Database, settings: Settings) -> None:
         """The stage's attempts count together; other stages do not count."""
@@ -201,8 +192,7 @@ class TestFailure:
         begun = time.monotonic()
         assert run(database, settings, job_id) is JobState.FAILED
         assert time.monotonic() - begun < 10
-        failure = get(database, job_id).failure
-        assert failure is not None
+        failure = failure_of(database, job_id)
         assert (failure["code"], failure["details"]) == (
             "timeout",
             {"option": "stage_timeout_seconds.train"},
@@ -210,50 +200,6 @@ class TestFailure:
         assert failure["message"] == (
             "The job was stopped in train: `stage_timeout_seconds.train` allows 100 s."
         )
-
-    @pytest.mark.parametrize(
-        ("setting", "own"),
-        [
-            ("default_timeout_seconds", {}),
-            ("longest_timeout_seconds", {"timeout_seconds": 1000}),
-        ],
-    )
-    def test_the_operators_time_is_up(
-        self, database: Database, settings: Settings, setting: str, own: dict[str, int]
-    ) -> None:
-        """A `prepare` that computes for ever is not hung: it is busy."""
-        job_id = make_job(database, metadata={"stub.prepare": "spin"}, **own)
-        limited = settings.model_copy(update={setting: 1.5})
-        assert run(database, limited, job_id) is JobState.FAILED
-        failure = get(database, job_id).failure
-        assert failure is not None
-        assert failure["code"] == "timeout"
-        assert failure["details"] == {"option": f"FINETUNE_{setting.upper()}"}
-
-    @pytest.mark.parametrize("is_given", [True, False])
-    def test_prepare_has_a_limit_unless_the_job_sets_its_own(
-        self,
-        database: Database,
-        settings: Settings,
-        monkeypatch: pytest.MonkeyPatch,
-        is_given: bool,
-    ) -> None:
-        monkeypatch.setattr(stop_policy, "_STAGE_SECONDS", {Stage.PREPARE: 1.5})
-        own = {"stage_timeout_seconds": {"prepare": 1000}, "timeout_seconds": 3}
-        job_id = make_job(database, metadata={"stub.prepare": "spin"}, **(own if is_given else {}))
-        assert run(database, settings, job_id) is JobState.FAILED
-        failure = get(database, job_id).failure
-        assert failure is not None
-        option = "timeout_seconds" if is_given else "stage_timeout_seconds.prepare"
-        assert (failure["code"], failure["details"]) == ("timeout", {"option": option})
-
-    def test_the_jobs_own_limit_replaces_the_operators_default(
-        self, database: Database, settings: Settings
-    ) -> None:
-        limits = {"prepare": 1000}
-        job_id = make_job(database, timeout_seconds=1000, stage_timeout_seconds=limits)
-        shorter = {"default_timeout_seconds": 1e-3}
-        assert run(database, settings.model_copy(update=shorter), job_id) is JobState.QUEUED
 
 
 @on_sqlite
@@ -280,28 +226,20 @@ class TestHung:
 
 @on_sqlite
 class TestPublish:
-    @pytest.mark.parametrize(
-        ("strategy", "steps"), [("end", []), ("checkpoint", [2]), ("all_checkpoints", [2, 1])]
-    )
     def test_is_given_the_checkpoints_that_the_hub_wants(
-        self, database: Database, settings: Settings, strategy: str, steps: list[int]
+        self, database: Database, settings: Settings
     ) -> None:
         """The newest checkpoint is damaged and is not pushed."""
-        job_id = make_job(database, hub={"model_id": "org/m", "strategy": strategy})
+        job_id = make_job(database)
         run(database, settings, job_id)
         run(database, settings, job_id)
         folder = settings.workspace(job_id) / "attempts/2/checkpoints"
         (folder / "3" / "state").write_text("damaged")
-        run(database, settings, job_id)
-        request = (settings.workspace(job_id) / "attempts/3/request.json").read_bytes()
-        given = StageRequest.model_validate_json(request).checkpoints
-        assert given == [folder / str(step) for step in steps]
-
-
-def test_request_file_holds_no_secret(database: Database, settings: Settings) -> None:
-    job_id = make_job(database)
-    run(database, settings, job_id)
-    text = Path(settings.workspace(job_id) / "attempts/1/request.json").read_text()
-    assert "redis://" not in text
-    assert settings.sqlalchemy_url not in text
-    assert os.fspath(settings.cache_dir) in text
+        claim = claim_job(database, job_id)
+        given: dict[str, Any] = {}
+        for strategy in ("end", "checkpoint", "all_checkpoints"):
+            asked = replace(claim, spec=make_spec(hub={"model_id": "org/m", "strategy": strategy}))
+            request = stage_request.build(database, settings, NullTracker(), asked)
+            given[strategy] = request.checkpoints
+        two, one = folder / "2", folder / "1"
+        assert given == {"end": [], "checkpoint": [two], "all_checkpoints": [two, one]}

@@ -12,7 +12,7 @@ from tests.support import services
 from tests.support.databases import on_sqlite
 from tests.support.factories import claim_job, make_job
 from tests.support.flaky import Flaky
-from tests.support.job_rows import get, history_of, put
+from tests.support.job_rows import failure_of, get, history_of, put
 
 pytestmark = pytest.mark.long
 
@@ -91,9 +91,7 @@ class TestResume:
             (folder / "state").unlink()
         put(database, job_id, not_before=db_now())
         assert run(database, settings, job_id) is JobState.FAILED
-        failure = get(database, job_id).failure
-        assert failure is not None
-        assert failure["code"] == "checkpoint_unreadable"
+        assert failure_of(database, job_id)["code"] == "checkpoint_unreadable"
 
     def test_leftovers_of_pruned_checkpoints_go(
         self, database: Database, settings: Settings

@@ -5,10 +5,11 @@ from typing import Any
 from service.contract.spec import JobSpec
 from service.jobs.dispatch import Dispatcher
 from service.jobs.submissions import Submissions, Submitted
-from service.store import claims, jobs
+from service.store import claims, files, jobs
 from service.store.claims import Claim
 from service.store.database import Database
 from service.store.endings import Policy
+from service.store.owner_models import DEFAULT_PROJECT
 
 POLICY = Policy(crash_limit=3, retry_backoff_seconds=10)
 
@@ -51,3 +52,14 @@ def claim_job(
         )
     assert claimed is not None
     return claimed
+
+
+def add_file(
+    database: Database, file_id: str | None = None, *, filename: str = "a", size: int = 1
+) -> str:
+    """The id of a file that was uploaded, of which only the row exists."""
+    file_id = file_id or files.new_id()
+    known: dict[str, Any] = {"filename": filename, "purpose": "fine-tune", "sha256": "0" * 64}
+    with database.write() as session:
+        files.add(session, DEFAULT_PROJECT, file_id=file_id, size=size, **known)
+    return file_id

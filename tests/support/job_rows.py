@@ -22,6 +22,13 @@ def get(database: Database, job_id: str) -> JobRow:
         return session.get_one(JobRow, job_id)
 
 
+def failure_of(database: Database, job_id: str) -> dict[str, Any]:
+    """Why the job failed; the test fails if it did not."""
+    failure = get(database, job_id).failure
+    assert failure is not None
+    return failure
+
+
 def history_of(database: Database, job_id: str) -> list[EventRow]:
     with database.read() as session:
         query = select(EventRow).where(EventRow.job_id == job_id).order_by(EventRow.seq)
@@ -33,6 +40,15 @@ def checkpoint_saved(step: int, attempt: int = 1, **values: Any) -> CheckpointSa
     return CheckpointSaved(step=step, path=path, bytes=10, manifest_sha256="a" * 64, **values)
 
 
+PREPARED: dict[str, Any] = {
+    "prepared_dir": "cache/prepared/entry",
+    "model_dir": "cache/hub/model",
+    "tokenizer_dir": "cache/hub/model",
+    "model_revision": None,
+    "dataset_revision": None,
+    "data_fingerprint": "f" * 64,
+    "splits": {},
+}
 TRAINED = {"output_dir": "attempts/2/output", "weights_sha256": "a" * 64}
 
 

@@ -1,11 +1,11 @@
 """Predictions in the database, and reads of them that bypass the service."""
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from contextlib import AbstractContextManager
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import update
 
 from service.contract.failures import Failure
 from service.contract.predictions import PredictionRequest, PredictionResult
@@ -13,6 +13,7 @@ from service.store import prediction_claims, predictions
 from service.store.database import Database
 from service.store.models import PredictionRow
 from service.store.prediction_claims import PredictionClaim
+from tests.support.previews import done_by_thread
 
 BASE = {"name_or_path": "org/model"}
 
@@ -50,6 +51,13 @@ def prediction(database: Database, prediction_id: str) -> PredictionRow:
         return session.get_one(PredictionRow, prediction_id)
 
 
+def failure_of(database: Database, prediction_id: str) -> dict[str, Any]:
+    """Why it failed; the test fails if it did not."""
+    failure = prediction(database, prediction_id).failure
+    assert failure is not None
+    return failure
+
+
 def put_prediction(database: Database, prediction_id: str, **values: Any) -> None:
     with database.write() as session:
         changed = update(PredictionRow).where(PredictionRow.id == prediction_id)
@@ -63,16 +71,14 @@ def claim_prediction(
         return prediction_claims.claim(session, prediction_id, worker_id, lease_seconds=60)
 
 
-@contextmanager
 def answered_by_thread(
     database: Database,
     ended: PredictionResult | Failure,
     texts: tuple[list[str], ...] = (),
-    after: float = 0.0,
-) -> Iterator[None]:
-    """While the context lasts, but for the first seconds, predictions end like this at once, as if
-    a worker answered them; before that their texts are written, one list after the other."""
-    stop = threading.Event()
+    after: threading.Event | None = None,
+) -> AbstractContextManager[None]:
+    """While the context lasts, but not before `after`, predictions end like this at once, as if a
+    worker answered them; before that their texts are written, one list after the other."""
 
     def answer(prediction_id: str) -> None:
         claimed = claim_prediction(database, prediction_id)
@@ -80,23 +86,8 @@ def answered_by_thread(
         for each in texts:
             with database.write() as session:
                 prediction_claims.renew(session, claimed, 60, each)
-            stop.wait(0.1)
+            time.sleep(0.1)
         with database.write() as session:
             prediction_claims.end(session, claimed, ended)
 
-    def work() -> None:
-        stop.wait(after)
-        while not stop.wait(0.02):
-            with database.read() as session:
-                queued = select(PredictionRow.id).where(PredictionRow.state == "queued")
-                waiting = session.scalars(queued).all()
-            for prediction_id in waiting:
-                answer(prediction_id)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+    return done_by_thread(database, PredictionRow, answer, after)

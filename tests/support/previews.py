@@ -1,8 +1,8 @@
 """Previews in the database, and reads of them that bypass the service."""
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from sqlalchemy import select, update
@@ -11,10 +11,11 @@ from service.contract.failures import Failure
 from service.contract.previews import PreviewOptions, PreviewResult
 from service.store import preview_claims, previews, workers
 from service.store.database import Database, db_now
-from service.store.models import PreviewRow, RemovalRow
+from service.store.models import BriefRow, PreviewRow, RemovalRow
 from service.store.preview_claims import PreviewClaim
 from service.store.workers import WorkerInfo
 from tests.support.factories import make_spec
+from tests.support.threads import again_and_again
 
 
 def make_preview(database: Database, project: str = "default", **spec: Any) -> str:
@@ -54,30 +55,34 @@ def register_worker(database: Database, name: str = "worker-1", queue: str = "cp
         workers.register(session, info)
 
 
-@contextmanager
 def made_by_thread(
-    database: Database, ended: PreviewResult | Failure, after: float = 0.0
-) -> Iterator[None]:
-    """While the context lasts, but for the first seconds, previews end like this at once, as if a
+    database: Database, ended: PreviewResult | Failure, after: threading.Event | None = None
+) -> AbstractContextManager[None]:
+    """While the context lasts, but not before `after`, previews end like this at once, as if a
     worker made them."""
-    stop = threading.Event()
+
+    def make(preview_id: str) -> None:
+        claimed = claim_preview(database, preview_id)
+        assert claimed is not None
+        with database.write() as session:
+            preview_claims.end(session, claimed, ended)
+
+    return done_by_thread(database, PreviewRow, make, after)
+
+
+def done_by_thread(
+    database: Database,
+    table: type[BriefRow],
+    do: Callable[[str], None],
+    after: threading.Event | None,
+) -> AbstractContextManager[None]:
+    """While the context lasts, but not before `after`, `do` is called with the id of each row that
+    is queued."""
 
     def work() -> None:
-        stop.wait(after)
-        while not stop.wait(0.02):
-            with database.read() as session:
-                queued = select(PreviewRow.id).where(PreviewRow.state == "queued")
-                waiting = session.scalars(queued).all()
-            for preview_id in waiting:
-                claimed = claim_preview(database, preview_id)
-                with database.write() as session:
-                    assert claimed is not None
-                    preview_claims.end(session, claimed, ended)
+        with database.read() as session:
+            queued = session.scalars(select(table.id).where(table.state == "queued")).all()
+        for row_id in queued:
+            do(row_id)
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+    return again_and_again(work, after)

@@ -1,11 +1,16 @@
-"""Projects, and jobs of them."""
+"""Projects, jobs of them, and claims on these."""
 
+from datetime import timedelta
 from typing import Any
 
+from sqlalchemy import update
+
+from service.store import claims
+from service.store.claims import Claim
 from service.store.database import Database, db_now
-from service.store.models import ProjectRow
+from service.store.models import AttemptRow, ProjectRow
 from tests.support.factories import make_job
-from tests.support.job_rows import put
+from tests.support.job_rows import get, put
 
 
 def make_project(database: Database, name: str, **limits: Any) -> str:
@@ -31,3 +36,25 @@ def make_job_of(database: Database, project: str, *, gpus: int = 0, **changes: A
         values |= {"stage": "train", "queue": queue, "min_gpus": gpus}
     put(database, job_id, **values)
     return job_id
+
+
+def try_to_claim(database: Database, job_id: str, gpus: int = 0) -> Claim | None:
+    """As a worker of the job's queue that has so many GPUs."""
+    queue, given = get(database, job_id).queue, [f"GPU-{n}" for n in range(gpus)]
+    with database.write() as session:
+        return claims.claim(session, job_id, "w", queues=[queue], gpus=given, lease_seconds=60)
+
+
+def claim_of(database: Database, project: str = "default", gpus: int = 0) -> Claim:
+    """Of a new job."""
+    claimed = try_to_claim(database, make_job_of(database, project, gpus=gpus), gpus)
+    assert claimed is not None
+    return claimed
+
+
+def began(database: Database, claimed: Claim, seconds: float) -> None:
+    """As if the attempt had begun so long ago."""
+    at = claimed.started_at - timedelta(seconds=seconds)
+    mine = (AttemptRow.job_id == claimed.job_id, AttemptRow.epoch == claimed.epoch)
+    with database.write() as session:
+        session.execute(update(AttemptRow).where(*mine).values(started_at=at))

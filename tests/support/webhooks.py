@@ -77,7 +77,8 @@ def sending(
     database: Database, settings: Settings, try_seconds: float = 5.0
 ) -> Iterator[WebhookSender]:
     """A sender that runs meanwhile."""
-    sender = WebhookSender(database, settings, Requests(settings, try_seconds=try_seconds))
+    requests = Requests(settings, try_seconds=try_seconds)
+    sender = WebhookSender(database, settings, requests, poll_seconds=0.02)
     stop = threading.Event()
     thread = threading.Thread(target=sender.run, args=(stop,))
     thread.start()

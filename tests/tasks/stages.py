@@ -1,11 +1,13 @@
 """A job of any task, through the real prepare and train stages in this process."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from service.contract.spec import JobSpec
 from service.contract.stages import PrepareResult, StageRequest, TrainResult
@@ -57,6 +59,10 @@ class StagedJob:
         """The folder of the finished model."""
         return self.workspace / str(result.output_dir)
 
+    def checkpoint(self, step: int) -> Path:
+        """Of the attempt that trains."""
+        return self.workspace / "attempts" / "2" / "checkpoints" / str(step)
+
     def predictions(self, name: str = "predictions.json") -> Any:
         """What is written by the attempt that trains."""
         return json.loads((self.workspace / "attempts" / "2" / "predictions" / name).read_text())
@@ -80,6 +86,46 @@ class StagedJob:
             prepared=vars(self).get("prepared"),
             resume_from=resume_from,
         )
+
+
+def job_of(
+    home: Path,
+    task: dict[str, Any] | str,
+    model: Path | str,
+    dataset: Mapping[str, Any],
+    training: dict[str, Any] | None = None,
+    **sections: Any,
+) -> StagedJob:
+    """A job on the CPU in the folder `home`, which need not exist; rows of a split in `dataset` are
+    written there."""
+    home.mkdir(parents=True, exist_ok=True)
+    files = {
+        name: write_rows(home / f"{name}.jsonl", given) if isinstance(given, list) else given
+        for name, given in dataset.items()
+    }
+    body = {
+        "task": task,
+        "model": {"name_or_path": str(model)},
+        "dataset": {"source": "path", **files},
+        "training": training or {},
+        "resources": {"gpus": 0},
+    }
+    return StagedJob(home, body | sections)
+
+
+def assert_accumulates(
+    make: Callable[..., StagedJob], size: int, part: int, names: Iterable[str], **near: Any
+) -> Recorder:
+    """Accumulated batches of `part` rows train as those of `size` do; what the latter logged."""
+    recorders = []
+    for attempt, rows in enumerate((size, part), start=2):
+        batches = {"per_device_train_batch_size": rows, "gradient_accumulation_steps": size // rows}
+        recorders.append(make(**batches).train(attempt)[1])
+    whole, accumulated = recorders
+    for name in names:
+        assert whole.train_values(name)
+        assert accumulated.train_values(name) == pytest.approx(whole.train_values(name), **near)
+    return whole
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> str:

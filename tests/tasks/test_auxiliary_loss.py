@@ -14,7 +14,8 @@ from benchmarks import model_losses
 from tests.support import every_model
 from tests.support.models import save_tiny_llama, save_tiny_t5
 from tests.tasks.preference import support as preference
-from tests.tasks.stages import StagedJob, write_rows
+from tests.tasks.stages import StagedJob, job_of, write_rows
+from tests.training.reference_trainer import arguments
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,
@@ -76,19 +77,12 @@ def conversation(number: int) -> dict[str, Any]:
 
 def chat_job(folder: Path, model: Path | None = None, **training: Any) -> StagedJob:
     model = model or save_experts(folder / "model")
-    body = {
-        "task": {"type": "chat", "train_on": "all"},
-        "model": {"name_or_path": str(model)},
-        "dataset": {
-            "source": "path",
-            "train": write_rows(folder / "train.jsonl", map(conversation, range(16))),
-            "validation": write_rows(
-                folder / "validation.jsonl", map(conversation, range(20, 20 + BATCH))
-            ),
-        },
-        "training": {**TRAINING, "precision": "fp32", "use_cpu": True, **training},
+    dataset = {
+        "train": [conversation(number) for number in range(16)],
+        "validation": [conversation(number) for number in range(20, 20 + BATCH)],
     }
-    return StagedJob(folder, body)
+    options = {**TRAINING, "precision": "fp32", **training}
+    return job_of(folder, {"type": "chat", "train_on": "all"}, model, dataset, options)
 
 
 def _collate(features: list[Any]) -> dict[str, torch.Tensor]:
@@ -107,17 +101,13 @@ def trainer(job: StagedJob, folder: Path, **options: Any) -> tuple[Any, list[dic
     model = transformers.AutoModelForCausalLM.from_pretrained(job.body["model"]["name_or_path"])
     made = transformers.Trainer(
         model=model,
-        args=transformers.TrainingArguments(
-            output_dir=str(folder),
-            use_cpu=True,
-            report_to="none",
-            disable_tqdm=True,
+        args=arguments(
+            folder,
             save_strategy="no",
             eval_on_start=True,
             eval_strategy="steps",
             eval_steps=3,
             remove_unused_columns=False,
-            dataloader_pin_memory=False,
             **{**TRAINING, **options},
         ),
         data_collator=_collate,
@@ -203,8 +193,7 @@ class TestMicroBatches:
     def test_a_resumed_training_is_the_uninterrupted_one(self, tmp_path: Path) -> None:
         job = chat_job(tmp_path, max_steps=4, logging_steps=4, save_steps=3, save_strategy="steps")
         whole, ours = job.train()
-        checkpoint = job.workspace / "attempts" / "2" / "checkpoints" / "3"
-        resumed, again = job.train(attempt=3, resume_from=checkpoint)
+        resumed, again = job.train(attempt=3, resume_from=job.checkpoint(3))
         assert resumed.weights_sha256 == whole.weights_sha256
         for name in ("loss", "aux_loss"):
             assert again.train_values(name) == ours.train_values(name)
@@ -263,17 +252,9 @@ def test_of_encoders_and_decoders(tmp_path: Path) -> None:
     model = transformers.NllbMoeForConditionalGeneration(config).eval()
     model.save_pretrained(folder)
     rows = [{"text": "the report " * n, "summary": "the board " * n} for n in (1, 2, 3, 4)]
-    body = {
-        "task": {"type": "summarization", "predict_with_generate": False},
-        "model": {"name_or_path": str(folder)},
-        "dataset": {
-            "source": "path",
-            "train": write_rows(tmp_path / "train.jsonl", rows),
-            "validation": write_rows(tmp_path / "validation.jsonl", rows),
-        },
-        "training": {**TRAINING, "max_steps": 1, "precision": "fp32", "use_cpu": True},
-    }
-    job = StagedJob(tmp_path, body)
+    task = {"type": "summarization", "predict_with_generate": False}
+    options = {**TRAINING, "max_steps": 1, "precision": "fp32"}
+    job = job_of(tmp_path, task, folder, {"train": rows, "validation": rows}, options)
     _, ours = job.train()
     features = job.splits["validation"].features
     pad = torch.nn.utils.rnn.pad_sequence

@@ -8,7 +8,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_t5
-from tests.tasks.stages import StagedJob, write_rows
+from tests.tasks.stages import job_of
 from tests.training.support import PLAIN
 
 TEXTS = ["the report was read", "it was read by the board in the morning", "", "all were there"] * 3
@@ -17,14 +17,7 @@ LIMIT = 8
 
 def report_of(home: Path, task: dict[str, Any], model: Path, rows: list[Any]) -> dict[str, Any]:
     """Of the training split."""
-    body = {
-        "task": task,
-        "model": {"name_or_path": str(model)},
-        "dataset": {"source": "path", "train": write_rows(home / "train.jsonl", rows)},
-        "training": PLAIN,
-        "resources": {"gpus": 0},
-    }
-    report = StagedJob(home, body).prepare().data_report
+    report = job_of(home, task, model, {"train": rows}, PLAIN).prepare().data_report
     assert report is not None
     found: dict[str, Any] = report["splits"]["train"]
     assert found["rows_read"] == found["rows_used"] == len(rows)

@@ -20,7 +20,7 @@ from tests.support.models import (
     save_tiny_t5,
     save_tiny_xlnet,
 )
-from tests.tasks.stages import StagedJob, write_rows
+from tests.tasks.stages import job_of
 from tests.training.support import Recorder, reset_accelerate
 from worker.stages import train
 from worker.training.evaluation import Evaluator
@@ -161,14 +161,10 @@ CASES: Final[dict[str, Case]] = {
 
 
 def set_up(case: Case, home: Path, *, padding_free: bool | None) -> Any:
-    rows = write_rows(home / "rows.jsonl", map(case.row, range(18)))
-    body = {
-        "task": case.task,
-        "model": {"name_or_path": str(case.base(home / "base"))},
-        "dataset": {"source": "path", "train": rows, "validation": rows},
-        "training": {"max_steps": 1, "use_cpu": True, "padding_free": padding_free, "bf16": False},
-    }
-    job = StagedJob(home, body)
+    rows = [case.row(number) for number in range(18)]
+    dataset = {"train": rows, "validation": rows}
+    options = {"max_steps": 1, "padding_free": padding_free, "bf16": False}
+    job = job_of(home, case.task, case.base(home / "base"), dataset, options)
     job.prepare()
     reset_accelerate()
     made: Any = train.set_up(job.request(), Recorder())  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ import pytest
 
 from service.contract.events import Notice
 from tests.support.models import save_tiny_bert, save_tiny_llama, save_tiny_t5
-from tests.tasks.stages import StagedJob, write_rows
+from tests.tasks.stages import StagedJob, job_of
 from tests.training.support import PLAIN
 
 WORDS: list[dict[str, Any]] = [
@@ -23,16 +23,7 @@ OWN = "Inferred `task.chat_template: default`: the chat template of the model's 
 
 
 def job(home: Path, task: Any, model: Path, rows: list[dict[str, Any]]) -> StagedJob:
-    home.mkdir(exist_ok=True)
-    file = write_rows(home / "train.jsonl", rows)
-    body = {
-        "task": task,
-        "model": {"name_or_path": str(model)},
-        "dataset": {"source": "path", "train": file, "validation": file},
-        "training": PLAIN,
-        "resources": {"gpus": 0},
-    }
-    return StagedJob(home, body)
+    return job_of(home, task, model, {"train": rows, "validation": rows}, PLAIN)
 
 
 def reported(done: StagedJob) -> list[str]:

@@ -9,7 +9,7 @@ import transformers
 from service.contract.failures import FailureCode, StageError
 from tests.support.models import minilm_dir, save_tiny_gpt2
 from tests.tasks.stages import StagedJob, write_rows
-from tests.training.support import PLAIN
+from tests.training.support import PLAIN, fails_with
 
 OVERRIDES = {"n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": 32}
 
@@ -131,7 +131,6 @@ class TestFaults:
         message: str,
     ) -> None:
         body["model"]["config"] = config
-        with pytest.raises(StageError) as raised:
+        with fails_with(code) as raised:
             job(tmp_path, body).prepare()
         assert message in str(raised.value)
-        assert raised.value.failure.code is code

@@ -10,32 +10,28 @@ import transformers
 from safetensors.torch import load_file
 
 from service.contract.events import Notice
-from service.contract.failures import FailureCode, StageError
+from service.contract.failures import FailureCode
 from service.contract.spec import JobSpec
 from service.contract.stages import BaseJob, TrainResult
 from service.contract.states import Stage
 from tests.support.models import save_tiny_bert
 from tests.tasks.samples import QUESTION, TEXT
-from tests.tasks.stages import StagedJob, write_rows
+from tests.tasks.stages import StagedJob, job_of
+from tests.training.support import Recorder, fails_with
 from worker.publishing import hub_repository, model_card
 from worker.stages import prepare
 from worker.supervision import base_job
 from worker.training.checkpointing import weights
 
 BASE = "job-00aa"
-TRAINING = {"max_steps": 3, "save_steps": 1, "learning_rate": 1e-2, "use_cpu": True}
+TRAINING = {"max_steps": 3, "save_steps": 1, "learning_rate": 1e-2}
 
 
 @pytest.fixture(scope="module")
 def corpus_job(tmp_path_factory: pytest.TempPathFactory) -> tuple[StagedJob, TrainResult]:
     folder = tmp_path_factory.mktemp("corpus")
-    body = {
-        "task": {"type": "masked-lm", "max_seq_length": 16},
-        "model": {"name_or_path": str(save_tiny_bert(folder / "model"))},
-        "dataset": {"source": "path", "train": write_rows(folder / "text.jsonl", [TEXT] * 8)},
-        "training": TRAINING,
-    }
-    job = StagedJob(folder, body)
+    task = {"type": "masked-lm", "max_seq_length": 16}
+    job = job_of(folder, task, save_tiny_bert(folder / "model"), {"train": [TEXT] * 8}, TRAINING)
     result, _ = job.train()
     return job, result
 
@@ -55,27 +51,15 @@ def begun_with(
         name="org/bert",
         revision=None,
     )
-    body = {
-        "task": {"type": "question-answering", "max_seq_length": 32, "doc_stride": 8},
-        "model": {"job": BASE},
-        "dataset": {"source": "path", "train": write_rows(folder / "rows.jsonl", [QUESTION] * 8)},
-        "training": TRAINING,
-        **changes,
-    }
-    staged = StagedJob(folder, body)
+    task = {"type": "question-answering", "max_seq_length": 32, "doc_stride": 8}
+    sections = {"training": TRAINING, "model": {"job": BASE}, **changes}
+    staged = job_of(folder, task, "", {"train": [QUESTION] * 8})
+    staged.body |= sections
     request = staged.request(Stage.PREPARE, attempt=1).model_copy(update={"base_job": base})
-    recorder = _Recorder()
+    recorder = Recorder()
     staged.prepared = prepare.main(request, recorder)  # type: ignore[arg-type]
     staged.notices = recorder.events
     return staged
-
-
-class _Recorder:
-    def __init__(self) -> None:
-        self.events: list[Any] = []
-
-    def send(self, event: Any) -> None:
-        self.events.append(event)
 
 
 def encoder(folder: Path) -> dict[str, torch.Tensor]:
@@ -148,9 +132,8 @@ class TestBegin:
         assert job.prepared.base_job is not None
         other = job.prepared.base_job.model_copy(update={"sha256": "b" * 64})
         request = job.request(Stage.PREPARE, attempt=3).model_copy(update={"base_job": other})
-        with pytest.raises(StageError, match="not the one that this job began with") as caught:
-            prepare.main(request, _Recorder())  # type: ignore[arg-type]
-        assert caught.value.failure.code is FailureCode.DATA_CHANGED
+        with fails_with(FailureCode.DATA_CHANGED, "not the one that this job began with"):
+            prepare.main(request, Recorder())  # type: ignore[arg-type]
 
 
 class TestNames:

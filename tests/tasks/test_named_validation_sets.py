@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.tasks.samples import CASES
-from tests.tasks.stages import StagedJob, write_rows
+from tests.tasks.stages import job_of, write_rows
 from tests.training.support import scores
 from worker.tasks import registry
 
@@ -22,18 +22,13 @@ def test_each_set_has_the_numbers_that_it_has_alone(name: str, tmp_path: Path) -
     parameters, save_model, row = CASES[name]
     low = write_rows(tmp_path / "low.jsonl", map(row, range(5)))
     high = write_rows(tmp_path / "high.jsonl", map(row, range(5, 12)))
-    model = str(save_model(tmp_path / "model"))
+    model = save_model(tmp_path / "model")
 
     def metrics_with(validation: Any, home: Path) -> dict[str, float]:
-        home.mkdir()
-        body = {
-            "task": {"type": name.split("/")[0], **parameters},
-            "model": {"name_or_path": model},
-            "dataset": {"source": "path", "train": low, "validation": validation},
-            "training": {"max_steps": 1, "save_strategy": "no"},
-            "resources": {"gpus": 0},
-        }
-        result, _ = StagedJob(home, body).train()
+        task = {"type": name.split("/")[0], **parameters}
+        dataset = {"train": low, "validation": validation}
+        options = {"max_steps": 1, "save_strategy": "no"}
+        result, _ = job_of(home, task, model, dataset, options).train()
         return {f"eval_{name}": value for name, value in scores(result.metrics).items()}
 
     both = metrics_with({"low": low, "high": high}, tmp_path / "both")

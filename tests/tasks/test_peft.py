@@ -12,13 +12,12 @@ import transformers
 from safetensors.torch import load_file
 
 from service.contract.events import Notice
-from service.contract.failures import FailureCode, StageError
+from service.contract.failures import FailureCode
 from service.contract.spec import JobSpec
 from service.contract.stages import TrainResult
 from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_llama, save_tiny_t5
-from tests.tasks.examples import example_spec
-from tests.tasks.stages import StagedJob, write_rows
-from tests.training.support import Killed, Recorder, at_checkpoint
+from tests.tasks.stages import StagedJob, job_of
+from tests.training.support import Killed, Recorder, at_checkpoint, fails_with
 from worker.publishing import hub_repository
 from worker.storage import atomic_dir
 from worker.tasks import registry
@@ -85,40 +84,18 @@ def make(tmp_path: Path) -> Make:
     made = iter(range(100))
 
     def make_job(kind: str, adapter: dict[str, Any], **changes: Any) -> StagedJob:
-        """`model` is another base model's folder, `task` further parameters; the rest goes to
-        `training`."""
         task, rows, save = KINDS[kind]
         home = tmp_path / f"home-{next(made)}"
-        home.mkdir()
-        data = write_rows(home / "rows.jsonl", rows)
-        body = {
-            "task": task | changes.pop("task", {}),
-            "model": {"name_or_path": str(changes.pop("model", None) or save(home / "base"))},
-            "dataset": {"source": "path", "train": data, "validation": data},
-            "training": {
-                "max_steps": 6,
-                "logging_steps": 1,
-                "learning_rate": 1e-2,
-                "use_cpu": True,
-                "save_steps": 2,
-                "bf16": False,
-            },
-            "peft": adapter,
-        }
-        for section in ("dataset", "training"):
-            body[section] |= changes.pop(section, {})
-        body["training"] |= changes
-        return StagedJob(home, body)
+        data = {"train": rows, "validation": rows}
+        options = {"max_steps": 6, "logging_steps": 1, "learning_rate": 1e-2, "save_steps": 2}
+        options |= {"bf16": False, **changes}
+        return job_of(home, task, save(home / "base"), data, options, peft=adapter)
 
     return make_job
 
 
 def losses(recorder: Recorder, after: int = 0) -> list[float]:
     return [loss for step, loss in recorder.train_values("loss").items() if step > after]
-
-
-def checkpoint(job: StagedJob, step: int) -> Path:
-    return job.workspace / "attempts" / "2" / "checkpoints" / str(step)
 
 
 def loaded(auto: Any, job: StagedJob, result: TrainResult) -> Any:
@@ -176,7 +153,7 @@ class TestResume:
         job = make(kind, adapter, **training)
         with pytest.raises(Killed):
             job.train(attempt=2, recorder=Recorder(kill_after=at_checkpoint(4)))
-        resumed, again = job.train(attempt=3, resume_from=checkpoint(job, 2))
+        resumed, again = job.train(attempt=3, resume_from=job.checkpoint(2))
         whole, recorder = job.train(attempt=4)
         assert losses(again) == losses(recorder, after=2)
         assert resumed.weights_sha256 == whole.weights_sha256
@@ -184,13 +161,13 @@ class TestResume:
     def test_a_checkpoint_holds_what_trains_and_nothing_else(self, make: Make) -> None:
         job = make("qa", {"method": "lora", "target_modules": ["query"], "r": 4}, max_steps=2)
         _, recorder = job.train()
-        saved = load_file(checkpoint(job, 2) / "model.safetensors")
+        saved = load_file(job.checkpoint(2) / "model.safetensors")
         owners = {name.partition(".default.")[0].rpartition(".")[2] for name in saved}
         assert owners == {"lora_A", "lora_B", "modules_to_save"}
         count = sum(value.numel() for value in saved.values())
         # Two layers of 32: A and B of rank 4; a head of 2 x 32 and 2 biases.
         assert count == 2 * (4 * 32 + 32 * 4) + 2 * 32 + 2
-        state = torch.load(checkpoint(job, 2) / "optimizer.pt", weights_only=True)["state"]
+        state = torch.load(job.checkpoint(2) / "optimizer.pt", weights_only=True)["state"]
         assert sum(each["exp_avg"].numel() for each in state.values()) == count
         notices = [event for event in recorder.of(Notice) if "trainable" in event.data]
         assert [event.data["trainable"] for event in notices] == [count]
@@ -199,9 +176,8 @@ class TestResume:
         job = make("lm", LORA, max_steps=2)
         job.train()
         save_tiny_gpt2(Path(job.body["model"]["name_or_path"]), seed=1)
-        with pytest.raises(StageError, match="the base model's weights have changed") as caught:
-            job.train(attempt=3, resume_from=checkpoint(job, 2))
-        assert caught.value.failure.code is FailureCode.CHECKPOINT_UNREADABLE
+        with fails_with(FailureCode.CHECKPOINT_UNREADABLE, "the base model's weights have changed"):
+            job.train(attempt=3, resume_from=job.checkpoint(2))
 
     def test_the_best_checkpoint_is_the_finished_adapter(self, make: Make) -> None:
         job = make(
@@ -220,7 +196,7 @@ class TestResume:
         assert best < 6
         assert result.best_step == best
         assert result.metrics["eval_loss"] == found[best]
-        kept = load_file(checkpoint(job, best) / "model.safetensors")
+        kept = load_file(job.checkpoint(best) / "model.safetensors")
         file = job.output(result) / "adapter_model.safetensors"
         assert result.weights_sha256 == atomic_dir.file_sha256(file)
         saved = load_file(file)
@@ -295,7 +271,7 @@ class TestPushesWhileTraining:
         job.body["hub"] = {"model_id": "org/m", "strategy": "every_save"}
         result, _ = job.train()
         settings = hub_repository.settings_dir(job.workspace / "attempts" / "2")
-        files = hub_repository.model_files(settings, checkpoint(job, 2))
+        files = hub_repository.model_files(settings, job.checkpoint(2))
         assert set(files) >= {
             "adapter_config.json",
             "adapter_model.safetensors",
@@ -304,19 +280,6 @@ class TestPushesWhileTraining:
         }
         assert "model.safetensors" not in files
         assert list(load_file(files["adapter_model.safetensors"])) == ["prompt_embeddings"]
-        last = load_file(checkpoint(job, 6) / "adapter_model.safetensors")["prompt_embeddings"]
+        last = load_file(job.checkpoint(6) / "adapter_model.safetensors")["prompt_embeddings"]
         finished = load_file(job.output(result) / "adapter_model.safetensors")
         assert torch.equal(finished["prompt_embeddings"], last)
-
-
-def test_the_example_for_question_answering(tmp_path: Path) -> None:
-    body = example_spec("question-answering-lora")
-    body["dataset"] |= {"max_train_samples": 24, "max_eval_samples": 8}
-    body["model"]["name_or_path"] = str(save_tiny_bert(tmp_path / "base"))
-    body["training"] |= {"per_device_train_batch_size": 4, "learning_rate": 1e-2}
-    (tmp_path / "home").mkdir()
-    result, recorder = StagedJob(tmp_path / "home", body).train()
-    assert result.steps == 5
-    assert result.metrics["eval_loss"] < result.baseline["eval_loss"]
-    (said,) = [event for event in recorder.of(Notice) if "trainable" in event.data]
-    assert said.data["trainable"] < said.data["parameters"] / 50

@@ -12,7 +12,7 @@ from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
 from tests.contract.factories import job_spec
 from tests.support.models import save_tiny_gpt2
-from tests.tasks.stages import StagedJob, write_rows
+from tests.tasks.stages import StagedJob, job_of
 from worker.training.adapters import checks
 from worker.training.adapters.checks import check
 
@@ -152,16 +152,7 @@ class TestPrompts:
 
 def prepared(tmp_path: Path, task: Any, base: Path, adapter: dict[str, Any]) -> StagedJob:
     rows = [{"text": "the report of the water board was read by all who were there"}] * 20
-    data = write_rows(tmp_path / "rows.jsonl", rows)
-    job = StagedJob(
-        tmp_path,
-        {
-            "task": task,
-            "model": {"name_or_path": str(base)},
-            "dataset": {"source": "path", "train": data},
-            "peft": adapter,
-        },
-    )
+    job = job_of(tmp_path, task, base, {"train": rows}, peft=adapter)
     job.prepare()
     return job
 

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ from service.contract.events import ArtifactWritten, CheckpointSaved, Metric, Pr
 from service.contract.stages import TrainResult
 from tests.support.models import save_tiny_bert
 from tests.tasks.samples import LABELLED
-from tests.tasks.stages import StagedJob, write_rows
+from tests.tasks.stages import StagedJob, job_of
 from tests.training.support import Recorder, run
 
 Trained = tuple[StagedJob, TrainResult, Recorder]
@@ -22,7 +21,6 @@ TRAINING = {
     "eval_strategy": "steps",
     "eval_steps": 1,
     "learning_rate": 1e-2,
-    "use_cpu": True,
 }
 
 
@@ -30,27 +28,16 @@ TRAINING = {
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     folder = tmp_path_factory.mktemp("job")
     rows = [{**LABELLED, "label": label} for label in (["good"], ["bad"], ["good", "bad"]) * 4]
-    files = {
-        split: write_rows(folder / f"{split}.jsonl", rows)
-        for split in ("train", "validation", "test")
-    }
-    body: dict[str, Any] = {
-        "task": "text-classification",
-        "model": {"name_or_path": str(save_tiny_bert(folder / "model"))},
-        "dataset": {"source": "path", **files},
-        "training": TRAINING,
-    }
-    if request.param is not None:
-        body["peft"] = request.param
-    job = StagedJob(folder, body)
+    dataset = {"train": rows, "validation": rows, "test": rows}
+    model = save_tiny_bert(folder / "model")
+    job = job_of(folder, "text-classification", model, dataset, TRAINING, peft=request.param)
     result, recorder = job.train()
     return job, result, recorder
 
 
 def promote(trained: Trained, step: int, attempt: int = 9) -> tuple[TrainResult, Recorder]:
     job, result, _ = trained
-    folder = job.workspace / "attempts" / "2" / "checkpoints" / str(step)
-    request = job.request(attempt=attempt, resume_from=folder)
+    request = job.request(attempt=attempt, resume_from=job.checkpoint(step))
     return run(request.model_copy(update={"promotes": True, "trained": result}))
 
 
@@ -83,8 +70,7 @@ class TestPromotion:
 
     def test_the_steps_that_are_not_made_take_no_time(self, trained: Trained) -> None:
         job, _, _ = trained
-        folder = job.workspace / "attempts" / "2" / "checkpoints" / "1"
-        saved = json.loads((folder / "progress.json").read_text())["progress"]
+        saved = json.loads((job.checkpoint(1) / "progress.json").read_text())["progress"]
         _, recorder = promote(trained, 1, attempt=15)
         expected = [event.eta_seconds for event in recorder.of(Progress)]
         assert None not in expected

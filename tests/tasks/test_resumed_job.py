@@ -1,24 +1,23 @@
 """`training.resume_from` through the real `prepare`: all weights, and an adapter's."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from service.contract.events import Notice
-from service.contract.failures import FailureCode, StageError
+from service.contract.failures import FailureCode
 from service.contract.stages import ResumeSource, TrainResult
 from service.contract.states import Stage
 from tests.support.models import save_tiny_bert
 from tests.tasks.samples import TEXT
-from tests.tasks.stages import StagedJob, write_rows
-from tests.training.support import Recorder, run
+from tests.tasks.stages import StagedJob, job_of, write_rows
+from tests.training.support import Recorder, fails_with, run
 from worker.publishing import model_card
 from worker.stages import prepare
 from worker.storage import atomic_dir
 
 BASE = "job-00aa"
-TRAINING = {"max_steps": 4, "save_steps": 1, "learning_rate": 1e-2, "use_cpu": True}
+TRAINING = {"max_steps": 4, "save_steps": 1, "learning_rate": 1e-2}
 
 Trained = tuple[StagedJob, TrainResult]
 
@@ -26,21 +25,15 @@ Trained = tuple[StagedJob, TrainResult]
 @pytest.fixture(scope="module", params=[None, {"method": "lora", "r": 2}], ids=["whole", "lora"])
 def first(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     folder = tmp_path_factory.mktemp("first")
-    body: dict[str, Any] = {
-        "task": {"type": "masked-lm", "max_seq_length": 16},
-        "model": {"name_or_path": str(save_tiny_bert(folder / "model"))},
-        "dataset": {"source": "path", "train": write_rows(folder / "text.jsonl", [TEXT] * 8)},
-        "training": TRAINING,
-    }
-    if request.param is not None:
-        body["peft"] = request.param
-    job = StagedJob(folder, body)
+    task, rows = {"type": "masked-lm", "max_seq_length": 16}, {"train": [TEXT] * 8}
+    model = save_tiny_bert(folder / "model")
+    job = job_of(folder, task, model, rows, TRAINING, peft=request.param)
     result, _ = job.train()
     return job, result
 
 
 def source(job: StagedJob, step: int) -> ResumeSource:
-    folder = job.workspace / "attempts" / "2" / "checkpoints" / str(step)
+    folder = job.checkpoint(step)
     return ResumeSource(
         job=BASE,
         step=step,
@@ -80,6 +73,5 @@ def test_other_rows_end_it_before_the_training(tmp_path: Path, first: Trained) -
     other, _ = first
     rows = {"source": "path", "train": write_rows(tmp_path / "text.jsonl", [TEXT] * 9)}
     job = StagedJob(tmp_path, {**other.body, "dataset": rows})
-    with pytest.raises(StageError, match="fingerprint of that job's prepared data") as caught:
+    with fails_with(FailureCode.INVALID_OPTION, "fingerprint of that job's prepared data"):
         prepared(job, source(other, 2))
-    assert caught.value.failure.code is FailureCode.INVALID_OPTION

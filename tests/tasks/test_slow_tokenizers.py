@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from service.contract.failures import FailureCode, StageError
+from service.contract.failures import FailureCode
 from tests.support.models import save_tiny_bert, save_tiny_ctrl
-from tests.tasks.stages import StagedJob, write_rows
-from tests.training.support import PLAIN
+from tests.tasks.stages import StagedJob, job_of
+from tests.training.support import PLAIN, fails_with
 from worker.stages.tokenizer_identity import tokenizer_identity
 
 TEXTS = ["the report of the water board was read by all", "who were there in the morning"] * 12
@@ -23,13 +23,7 @@ def ctrl(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make(home: Path, model: Path, task: dict[str, Any], rows: list[dict[str, Any]]) -> StagedJob:
-    body = {
-        "task": task,
-        "model": {"name_or_path": str(model)},
-        "dataset": {"source": "path", "train": write_rows(home / "train.jsonl", rows)},
-        "training": PLAIN | {"use_cpu": True, "max_steps": 2},
-    }
-    return StagedJob(home, body)
+    return job_of(home, task, model, {"train": rows}, PLAIN | {"max_steps": 2})
 
 
 class TestWhereAnyTokenizerWillDo:
@@ -79,9 +73,8 @@ class TestWhereItMustBeFast:
         bert = save_tiny_bert(tmp_path / "bert")
         job = make(tmp_path, bert, task, [{"text": "x"}])
         job.body["model"]["tokenizer_name"] = str(ctrl)
-        with pytest.raises(StageError, match=r"CTRLTokenizer.* is a slow one") as caught:
+        with fails_with(FailureCode.SLOW_TOKENIZER, r"CTRLTokenizer.* is a slow one") as caught:
             job.prepare()
-        assert caught.value.failure.code is FailureCode.SLOW_TOKENIZER
         assert needs in caught.value.failure.message
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from service.contract.stages import TrainResult
 from tests.tasks.samples import CASES, question
-from tests.tasks.stages import StagedJob, write_rows
+from tests.tasks.stages import StagedJob, job_of
 from tests.training.support import scores
 
 # What a row is without its label.
@@ -20,19 +20,10 @@ def trained(
     name: str, home: Path, validation: list[Any], test: list[Any], **task: Any
 ) -> tuple[TrainResult, StagedJob]:
     parameters, save_model, row = CASES[name]
-    body = {
-        "task": {"type": name.split("/")[0], **parameters, **task},
-        "model": {"name_or_path": str(save_model(home / "model"))},
-        "dataset": {
-            "source": "path",
-            "train": write_rows(home / "train.jsonl", map(row, range(5))),
-            "validation": write_rows(home / "validation.jsonl", validation),
-            "test": write_rows(home / "test.jsonl", test),
-        },
-        "training": {"max_steps": 1, "save_strategy": "no"},
-        "resources": {"gpus": 0},
-    }
-    job = StagedJob(home, body)
+    task = {"type": name.split("/")[0], **parameters, **task}
+    dataset = {"train": [*map(row, range(5))], "validation": validation, "test": test}
+    options = {"max_steps": 1, "save_strategy": "no"}
+    job = job_of(home, task, save_model(home / "model"), dataset, options)
     result, _ = job.train()
     return result, job
 

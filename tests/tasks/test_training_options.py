@@ -1,6 +1,5 @@
-"""Options of the training on real tasks: the example, and smoothed labels of each task."""
+"""Smoothed labels of each task."""
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,37 +7,14 @@ import pytest
 import torch
 from transformers.trainer_pt_utils import LabelSmoother
 
-from service.contract.events import CheckpointSaved
-from service.contract.failures import FailureCode, StageError
-from tests.support.models import save_tiny_gpt2
-from tests.tasks.examples import example_spec
-from tests.tasks.stages import StagedJob
+from service.contract.failures import FailureCode
+from tests.training.support import fails_with
 from worker.tasks.classification.text import TextClassificationObjective
 from worker.tasks.classification.token import TokenClassificationObjective
 from worker.tasks.language_modeling.causal_lm import CausalLMObjective
 from worker.tasks.language_modeling.masked_lm import MaskedLMObjective
 from worker.tasks.seq2seq.base import Seq2SeqObjective
 from worker.training import label_smoothing
-
-
-class TestExample:
-    def test_all_its_options_together(self, tmp_path: Path) -> None:
-        body = example_spec("training-options")
-        assert body["task"].pop("block_size") == 256  # the tiny model holds 64
-        body["model"]["name_or_path"] = str(save_tiny_gpt2(tmp_path / "gpt2"))
-        del body["training"]["max_steps"]
-        body["training"] |= {"num_train_epochs": 2, "learning_rate": 1e-3}
-        (tmp_path / "home").mkdir()
-        job = StagedJob(tmp_path / "home", body)
-        result, recorder = job.train()
-        losses = recorder.train_values("loss")
-        assert losses[result.steps] < losses[1]
-        assert result.metrics["eval_loss"] < result.baseline["eval_loss"]
-        assert recorder.train_values("num_input_tokens_seen")[1] == 16 * 64
-        rates: dict[int, Any] = {**recorder.train_values("learning_rate")}
-        assert (rates[1], rates[3]) == (0.0, pytest.approx(1e-3))
-        assert rates[result.steps] < rates[3]
-        assert len(recorder.of(CheckpointSaved)) == 2
 
 
 class TestLabelSmoothing:
@@ -71,6 +47,5 @@ class TestLabelSmoothing:
     def test_not_of_several_labels_or_numbers(self, problem: str) -> None:
         objective = object.__new__(TextClassificationObjective)
         objective._scheme = SimpleNamespace(problem=problem)  # type: ignore[assignment]
-        with pytest.raises(StageError, match=f"the problem type is {problem}") as caught:
+        with fails_with(FailureCode.INVALID_OPTION, f"the problem type is {problem}"):
             objective.logits_and_labels(torch.nn.Identity(), {})
-        assert caught.value.failure.code is FailureCode.INVALID_OPTION

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.support.models import byte_level_tokenizer, made_once, saved
-from tests.tasks.stages import write_rows
+from tests.tasks.stages import job_of
 
 GOLDEN: Final = Path(__file__).with_name("trl_losses.json")
 STEPS: Final = 30
@@ -178,10 +178,5 @@ def training(steps: int = STEPS) -> dict[str, Any]:
 
 def body(case: Case, model: Path, folder: Path) -> dict[str, Any]:
     """Our spec; the rows are written into `folder`."""
-    return {
-        "task": dict(case.task),
-        "model": {"name_or_path": str(model)},
-        "dataset": {"source": "path", "train": write_rows(folder / "train.jsonl", rows_of(case))},
-        "training": {**training(), "eval_strategy": "no", "precision": "fp32"},
-        "resources": {"gpus": 0},
-    }
+    options = {**training(), "eval_strategy": "no", "precision": "fp32"}
+    return job_of(folder, dict(case.task), model, {"train": rows_of(case)}, options).body

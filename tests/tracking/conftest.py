@@ -1,20 +1,23 @@
 """A job in SQL, and a client that reads MLflow."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
-from service.contract.events import Metric
+from service.contract.events import ArtifactWritten, Metric, StageEvent
 from service.contract.stages import PrepareResult
-from service.store import history, jobs
+from service.store import history
 from service.store.claims import Claim
-from service.store.database import Database
+from service.store.database import Database, db_now
 from service.store.models import JobRow
 from tests.support import mlflow_server
 from tests.support.factories import claim_job, make_job
-from worker.tracking.trackers import MlflowTracker
+from tests.support.job_rows import get, put
+from worker.tracking.shipper import BackgroundShipper, sync
+from worker.tracking.trackers import MlflowTracker, NullTracker
 
 
 @pytest.fixture(scope="session")
@@ -39,10 +42,14 @@ def client(mlflow_uri: str) -> MlflowClient:
 
 
 class Job:
-    """A claimed job, and shortcuts to change it."""
+    """A claimed job, shortcuts to change it, what ships it, and what MLflow has of it."""
 
-    def __init__(self, database: Database, workspace: Path, **spec: object) -> None:
+    def __init__(
+        self, database: Database, tracker: MlflowTracker, workspace: Path, **spec: object
+    ) -> None:
         self.database = database
+        self.tracker = tracker
+        self.client = MlflowClient(tracker._uri)
         self.workspace = workspace
         tracking = {"experiment_name": f"tests-{workspace.name}"} | dict(spec.pop("tracking", {}))  # type: ignore[call-overload]
         self.experiment = tracking["experiment_name"]
@@ -50,38 +57,48 @@ class Job:
         self.claim: Claim = claim_job(database, self.id)
 
     def metric(self, kind: str, step: int, epoch: float | None = None, **values: float) -> None:
-        event = Metric(kind=kind, step=step, epoch=epoch, values=values)
+        self.record(Metric(kind=kind, step=step, epoch=epoch, values=values))
+
+    def write_artifact(self, name: str, content: bytes) -> None:
+        """A file of the workspace that the run is to have as `name`."""
+        path = name.replace("/", "-")
+        (self.workspace / path).write_bytes(content)
+        self.record(ArtifactWritten(name=name, path=path, bytes=len(content), sha256="0" * 64))
+
+    def record(self, *events: StageEvent) -> None:
         with self.database.write() as session:
-            assert history.record(session, self.id, self.claim.epoch, [event]) is not None
+            assert history.record(session, self.id, self.claim.epoch, events) is not None
 
     @property
     def row(self) -> JobRow:
-        with self.database.read() as session:
-            row = session.get(JobRow, self.id)
-        assert row is not None
-        return row
+        return get(self.database, self.id)
 
     def update(self, **values: object) -> None:
-        with self.database.write() as session:
-            row = session.get(JobRow, self.id)
-            assert row is not None
-            for name, value in values.items():
-                setattr(row, name, value)
+        put(self.database, self.id, **values)
 
     def end(self, state: str, **values: object) -> None:
-        with self.database.write() as session:
-            now = jobs.clock(session)
-        self.update(state=state, ended_at=now, lease_until=None, worker_id=None, **values)
+        self.update(state=state, ended_at=db_now(), lease_until=None, worker_id=None, **values)
 
-    def runs(self, client: MlflowClient) -> list[Run]:
-        experiment = client.get_experiment_by_name(self.experiment)
+    def ship(self, tracker: MlflowTracker | NullTracker | None = None) -> bool:
+        return sync(self.database, tracker or self.tracker, self.id, self.workspace)
+
+    def ship_in_background(
+        self, tracker: MlflowTracker | None = None, **options: float
+    ) -> BackgroundShipper:
+        given = tracker or self.tracker
+        return BackgroundShipper(self.database, given, self.id, self.workspace, **options)
+
+    @property
+    def runs(self) -> list[Run]:
+        experiment = self.client.get_experiment_by_name(self.experiment)
         if experiment is None:
             return []
         filter_ = f"tags.`finetune.job_id` = '{self.id}'"
-        return list(client.search_runs([experiment.experiment_id], filter_))
+        return list(self.client.search_runs([experiment.experiment_id], filter_))
 
-    def the_run(self, client: MlflowClient) -> Run:
-        (run,) = self.runs(client)
+    @property
+    def run(self) -> Run:
+        (run,) = self.runs
         return run
 
 
@@ -96,6 +113,15 @@ PREPARED = PrepareResult(
 )
 
 
+MakeJob = Callable[..., Job]
+
+
 @pytest.fixture
-def job(database: Database, tmp_path: Path) -> Job:
-    return Job(database, tmp_path)
+def make(database: Database, tracker: MlflowTracker, tmp_path: Path) -> MakeJob:
+    """Makes a job with this spec, and with its workspace in `folder`."""
+    return lambda folder=tmp_path, **spec: Job(database, tracker, folder, **spec)
+
+
+@pytest.fixture
+def job(make: MakeJob) -> Job:
+    return make()

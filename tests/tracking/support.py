@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from mlflow import MlflowClient
 from sqlalchemy import select
 
 from service.store.models import MetricRow
@@ -43,14 +42,14 @@ def expected_points(job: Job) -> dict[str, list[tuple[int, float, int]]]:
     return {name: sorted(found) for name, found in points.items()}
 
 
-def shipped_points(client: MlflowClient, run_id: str) -> dict[str, list[tuple[int, float, int]]]:
-    names = client.get_run(run_id).data.metrics
+def shipped_points(job: Job) -> dict[str, list[tuple[int, float, int]]]:
+    run = job.run
     return {
         name: sorted(
             (point.step, point.value, point.timestamp)
-            for point in client.get_metric_history(run_id, name)
+            for point in job.client.get_metric_history(run.info.run_id, name)
         )
-        for name in names
+        for name in run.data.metrics
     }
 
 

@@ -3,23 +3,20 @@
 from pathlib import Path
 
 import pytest
-from mlflow import MlflowClient
 
-from service.contract.events import ArtifactWritten
 from service.contract.search.spec import SearchSpec
 from service.jobs import commands
 from service.searches import commands as search_commands
 from service.settings import Settings
-from service.store import history, mlflow_removals, retention, searches
+from service.store import mlflow_removals, retention, searches
 from service.store.database import Database
 from service.store.owner_models import DEFAULT_PROJECT
 from service.store.scope import EVERYTHING
 from tests.searches.simulated_worker import search_spec
 from tests.support import shared_servers
-from tests.tracking.conftest import Job
+from tests.tracking.conftest import Job, MakeJob
 from tests.tracking.support import TRAINED, train
 from worker.tracking import run_removal
-from worker.tracking.shipper import sync
 from worker.tracking.trackers import MlflowTracker
 
 _WEIGHTS = 300_000
@@ -38,17 +35,14 @@ def stored_bytes(run_id: str) -> int:
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
-def finish(job: Job, tracker: MlflowTracker, client: MlflowClient) -> str:
+def finish(job: Job) -> str:
     """With a model; the id of its run."""
     train(job, range(3))
-    for index, (name, size) in enumerate(_FILES.items()):
-        (job.workspace / f"{index}.bin").write_bytes(b"\1" * size)
-        event = ArtifactWritten(name=name, path=f"{index}.bin", bytes=size, sha256="0" * 64)
-        with job.database.write() as session:
-            history.record(session, job.id, job.claim.epoch, [event])
+    for name, size in _FILES.items():
+        job.write_artifact(name, b"\1" * size)
     job.end("succeeded", results={"train": TRAINED})
-    assert sync(job.database, tracker, job.id, job.workspace)
-    run_id = str(job.the_run(client).info.run_id)
+    assert job.ship()
+    run_id = str(job.run.info.run_id)
     assert stored_bytes(run_id) > _WEIGHTS
     return run_id
 
@@ -59,28 +53,24 @@ def waiting(database: Database) -> list[str]:
 
 
 class TestDeletedJob:
-    def test_its_files_go_and_its_metrics_stay(
-        self, job: Job, tracker: MlflowTracker, client: MlflowClient, settings: Settings
-    ) -> None:
-        run_id = finish(job, tracker, client)
-        experiment = client.get_run(run_id).info.experiment_id
-        assert len(client.search_logged_models([experiment])) == 1
+    def test_its_files_go_and_its_metrics_stay(self, job: Job, settings: Settings) -> None:
+        run_id = finish(job)
+        experiment = job.client.get_run(run_id).info.experiment_id
+        assert len(job.client.search_logged_models([experiment])) == 1
         commands.delete(job.database, settings, EVERYTHING, job.id)
         assert waiting(job.database) == [run_id]
         for _ in range(2):  # the message may come twice
-            run_removal.remove(job.database, tracker, settings, run_id)
+            run_removal.remove(job.database, job.tracker, settings, run_id)
         assert stored_bytes(run_id) == 0
-        assert client.search_logged_models([experiment]) == []
-        run = client.get_run(run_id)
+        assert job.client.search_logged_models([experiment]) == []
+        run = job.client.get_run(run_id)
         assert (run.info.lifecycle_stage, run.info.status) == ("active", "FINISHED")
         assert run.data.metrics["loss"] > 0
         assert run.data.params
         assert waiting(job.database) == []
 
-    def test_an_outage_of_mlflow_forgets_nothing(
-        self, job: Job, tracker: MlflowTracker, client: MlflowClient, settings: Settings
-    ) -> None:
-        run_id = finish(job, tracker, client)
+    def test_an_outage_of_mlflow_forgets_nothing(self, job: Job, settings: Settings) -> None:
+        run_id = finish(job)
         commands.delete(job.database, settings, EVERYTHING, job.id)
         run_removal.remove(job.database, _AWAY, settings, run_id)
         assert stored_bytes(run_id) > _WEIGHTS
@@ -88,7 +78,7 @@ class TestDeletedJob:
         with job.database.write() as session:
             mlflow_removals.postpone(session, [run_id], -1)
         assert waiting(job.database) == [run_id]
-        run_removal.remove(job.database, tracker, settings, run_id)
+        run_removal.remove(job.database, job.tracker, settings, run_id)
         assert stored_bytes(run_id) == 0
 
     @pytest.mark.parametrize(
@@ -96,54 +86,38 @@ class TestDeletedJob:
         [("delete_run", "deleted", False), ("keep", "active", True)],
     )
     def test_the_operator_decides(
-        self,
-        job: Job,
-        tracker: MlflowTracker,
-        client: MlflowClient,
-        settings: Settings,
-        on_delete: str,
-        stage: str,
-        has_files: bool,
+        self, job: Job, settings: Settings, on_delete: str, stage: str, has_files: bool
     ) -> None:
-        run_id = finish(job, tracker, client)
+        run_id = finish(job)
         commands.delete(job.database, settings, EVERYTHING, job.id)
         wanted = Settings(home=settings.home, mlflow_on_delete=on_delete)
-        run_removal.remove(job.database, tracker, wanted, run_id)
-        assert client.get_run(run_id).info.lifecycle_stage == stage
+        run_removal.remove(job.database, job.tracker, wanted, run_id)
+        assert job.client.get_run(run_id).info.lifecycle_stage == stage
         assert (stored_bytes(run_id) > 0) is has_files
         with job.database.read() as session:
             assert mlflow_removals.load(session, run_id) is None
 
     def test_a_registered_version_keeps_its_model(
-        self,
-        database: Database,
-        tmp_path: Path,
-        tracker: MlflowTracker,
-        client: MlflowClient,
-        settings: Settings,
+        self, make: MakeJob, tmp_path: Path, settings: Settings
     ) -> None:
-        job = Job(database, tmp_path, tracking={"register_as": f"kept {tmp_path.name}"})
-        run_id = finish(job, tracker, client)
-        commands.delete(database, settings, EVERYTHING, job.id)
-        run_removal.remove(database, tracker, settings, run_id)
+        job = make(tracking={"register_as": f"kept {tmp_path.name}"})
+        run_id = finish(job)
+        commands.delete(job.database, settings, EVERYTHING, job.id)
+        run_removal.remove(job.database, job.tracker, settings, run_id)
         assert stored_bytes(run_id) == _WEIGHTS + 6
-        with database.read() as session:  # looked at again tomorrow
+        with job.database.read() as session:  # looked at again tomorrow
             assert mlflow_removals.load(session, run_id) is not None
-        assert waiting(database) == []
+        assert waiting(job.database) == []
 
-    def test_a_run_that_a_user_has_removed(
-        self, job: Job, tracker: MlflowTracker, settings: Settings
-    ) -> None:
+    def test_a_run_that_a_user_has_removed(self, job: Job, settings: Settings) -> None:
         unknown = "0" * 32
         with job.database.write() as session:
             mlflow_removals.schedule(session, unknown, is_final=True)
-        run_removal.remove(job.database, tracker, settings, unknown)
+        run_removal.remove(job.database, job.tracker, settings, unknown)
         assert waiting(job.database) == []
 
-    def test_files_that_may_still_arrive_are_waited_for(
-        self, job: Job, tracker: MlflowTracker, client: MlflowClient, settings: Settings
-    ) -> None:
-        run_id = finish(job, tracker, client)
+    def test_files_that_may_still_arrive_are_waited_for(self, job: Job, settings: Settings) -> None:
+        run_id = finish(job)
         job.update(tracking_final=False)
         commands.delete(job.database, settings, EVERYTHING, job.id)
         assert waiting(job.database) == []
@@ -157,23 +131,19 @@ class TestRetention:
             (ended,) = retention.ended_jobs(session)
             assert retention.prune_workspace(session, ended)
 
-    def test_removes_the_files_and_never_the_run(
-        self, job: Job, tracker: MlflowTracker, client: MlflowClient, settings: Settings
-    ) -> None:
-        run_id = finish(job, tracker, client)
+    def test_removes_the_files_and_never_the_run(self, job: Job, settings: Settings) -> None:
+        run_id = finish(job)
         self._prune(job)
         wanted = Settings(home=settings.home, mlflow_on_delete="delete_run")
-        run_removal.remove(job.database, tracker, wanted, run_id)
+        run_removal.remove(job.database, job.tracker, wanted, run_id)
         assert stored_bytes(run_id) == 0
-        assert client.get_run(run_id).info.lifecycle_stage == "active"
+        assert job.client.get_run(run_id).info.lifecycle_stage == "active"
 
-    def test_a_job_that_was_retried_keeps_its_new_files(
-        self, job: Job, tracker: MlflowTracker, client: MlflowClient, settings: Settings
-    ) -> None:
-        run_id = finish(job, tracker, client)
+    def test_a_job_that_was_retried_keeps_its_new_files(self, job: Job, settings: Settings) -> None:
+        run_id = finish(job)
         self._prune(job)
         job.update(workspace_pruned_at=None)
-        run_removal.remove(job.database, tracker, settings, run_id)
+        run_removal.remove(job.database, job.tracker, settings, run_id)
         assert stored_bytes(run_id) > _WEIGHTS
         assert waiting(job.database) == []
 

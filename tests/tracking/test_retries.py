@@ -3,18 +3,15 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from mlflow import MlflowClient
-
 from service.contract.events import Metric
 from service.contract.failures import Failure, FailureCode
 from service.contract.states import Stage
-from service.store import endings, history, jobs, user_actions
+from service.store import endings, jobs, user_actions
 from service.store.endings import Ending
 from service.store.scope import EVERYTHING
 from tests.support.factories import POLICY, claim_job
 from tests.tracking.conftest import PREPARED, Job
 from tests.tracking.support import TRAINED, expected_points, shipped_points, train
-from worker.tracking.shipper import BackgroundShipper, sync
 from worker.tracking.trackers import Description, MlflowTracker, Point, RunStatus
 
 REFUSED = Failure.of(FailureCode.HUB_FORBIDDEN, "Not your namespace")
@@ -53,32 +50,30 @@ def fail_at_publish(job: Job) -> None:
 
 
 class TestRetry:
-    def test_one_run_that_is_running_again_and_ends_as_the_job_does(
-        self, job: Job, tracker: MlflowTracker, client: MlflowClient
-    ) -> None:
+    def test_one_run_that_is_running_again_and_ends_as_the_job_does(self, job: Job) -> None:
         fail_at_publish(job)
-        assert sync(job.database, tracker, job.id, job.workspace)
-        failed = job.the_run(client)
+        assert job.ship()
+        failed = job.run
         assert (failed.info.status, failed.data.tags["finetune.state"]) == ("FAILED", "failed")
         assert failed.data.tags["finetune.failure_code"] == "hub_forbidden"
         retry(job)
         go_on(job)
-        with BackgroundShipper(job.database, tracker, job.id, job.workspace):
+        with job.ship_in_background():
             pass
-        running = job.the_run(client)
+        running = job.run
         assert running.info.run_id == failed.info.run_id
         assert running.info.status == "RUNNING"
         assert {name for name in running.data.tags if name.startswith("finetune.")} == {
             *("finetune.job_id", "finetune.task", "finetune.model", "finetune.dataset")
         }
         end(job, Ending.finished({"hub_url": "https://hub/org/m", "hub_commit": "e" * 40}))
-        assert sync(job.database, tracker, job.id, job.workspace)
-        run = job.the_run(client)
+        assert job.ship()
+        run = job.run
         assert (run.info.status, run.data.tags["finetune.state"]) == ("FINISHED", "succeeded")
         ended = job.row.ended_at
         assert ended is not None
         assert run.info.end_time == round(ended.timestamp() * 1000)
-        points = shipped_points(client, run.info.run_id)
+        points = shipped_points(job)
         ends = ("result_", "test_")
         final = {name: points.pop(name) for name in list(points) if name.startswith(ends)}
         assert points == expected_points(job)
@@ -90,24 +85,20 @@ class TestRetry:
             "result_best_metric": [81.25],
         }
 
-    def test_metrics_of_steps_that_are_repeated_are_kept_once(
-        self, job: Job, tracker: MlflowTracker, client: MlflowClient
-    ) -> None:
+    def test_metrics_of_steps_that_are_repeated_are_kept_once(self, job: Job) -> None:
         end(job, Ending.finished(PREPARED.model_dump(mode="json")))
         go_on(job)
         train(job, range(1, 10))
         end(job, Ending.failed(Failure.of(FailureCode.OUT_OF_MEMORY, "too big")))
-        assert sync(job.database, tracker, job.id, job.workspace)
+        assert job.ship()
         retry(job)
         go_on(job)
         train(job, range(5, 15))
-        assert not sync(job.database, tracker, job.id, job.workspace)
-        points = shipped_points(client, job.the_run(client).info.run_id)
+        assert not job.ship()
+        points = shipped_points(job)
         assert [step for step, _, _ in points["loss"]] == list(range(1, 15))
 
-    def test_a_retry_while_the_end_is_sent_wins(
-        self, job: Job, tracker: MlflowTracker, client: MlflowClient
-    ) -> None:
+    def test_a_retry_while_the_end_is_sent_wins(self, job: Job) -> None:
         class Slow(MlflowTracker):
             def end(
                 self, run_id: str, status: RunStatus, at: datetime, tags: Mapping[str, str]
@@ -116,61 +107,54 @@ class TestRetry:
                 super().end(run_id, status, at, tags)
 
         fail_at_publish(job)
-        assert not sync(job.database, Slow(tracker._uri), job.id, job.workspace)
-        assert job.the_run(client).info.status == "RUNNING"
+        assert not job.ship(Slow(job.tracker._uri))
+        assert job.run.info.status == "RUNNING"
         assert (job.row.state, job.row.tracking_final) == ("queued", False)
 
-    def test_an_end_while_the_run_is_reopened_wins(
-        self, job: Job, tracker: MlflowTracker, client: MlflowClient
-    ) -> None:
+    def test_an_end_while_the_run_is_reopened_wins(self, job: Job) -> None:
         class Slow(MlflowTracker):
             def reopen(self, run_id: str, tags: Sequence[str]) -> None:
                 end(job, Ending.failed(REFUSED))
                 super().reopen(run_id, tags)
 
         fail_at_publish(job)
-        assert sync(job.database, tracker, job.id, job.workspace)
+        assert job.ship()
         retry(job)
         go_on(job)
-        with BackgroundShipper(job.database, Slow(tracker._uri), job.id, job.workspace):
+        with job.ship_in_background(Slow(job.tracker._uri)):
             pass
-        run = job.the_run(client)
+        run = job.run
         assert (run.info.status, run.data.tags["finetune.state"]) == ("FAILED", "failed")
 
-    def test_a_description_that_is_sent_late_tells_the_end(
-        self, job: Job, tracker: MlflowTracker, client: MlflowClient
-    ) -> None:
+    def test_a_description_that_is_sent_late_tells_the_end(self, job: Job) -> None:
         class Slow(MlflowTracker):
             def describe(self, run_id: str, description: Description) -> None:
                 if job.row.ended_at is None:
                     end(job, Ending.failed(REFUSED))
-                    assert sync(job.database, tracker, job.id, job.workspace)
+                    assert job.ship()
                 super().describe(run_id, description)
 
-        with BackgroundShipper(job.database, Slow(tracker._uri), job.id, job.workspace):
+        with job.ship_in_background(Slow(job.tracker._uri)):
             pass
-        note = job.the_run(client).data.tags["mlflow.note.content"]
+        note = job.run.data.tags["mlflow.note.content"]
         assert "Failed: `hub_forbidden`" in note
 
 
 class TestDelete:
-    def test_a_job_deleted_while_its_end_is_sent_leaves_a_run_that_ended(
-        self, job: Job, tracker: MlflowTracker, client: MlflowClient
-    ) -> None:
+    def test_a_job_deleted_while_its_end_is_sent_leaves_a_run_that_ended(self, job: Job) -> None:
         class Slow(MlflowTracker):
             def log_points(self, run_id: str, points: Sequence[Point]) -> None:
                 super().log_points(run_id, points)
                 if "loss" in {point.key for point in points}:
                     delete(job)
 
-        with job.database.write() as session:  # two pages of numbers
-            many = [Metric(kind="train", step=step, values={"loss": 1.0}) for step in range(150)]
-            history.record(session, job.id, job.claim.epoch, many)
+        # Two pages of numbers.
+        job.record(*(Metric(kind="train", step=n, values={"loss": 1.0}) for n in range(150)))
         end(job, Ending.failed(REFUSED))
-        assert not sync(job.database, Slow(tracker._uri), job.id, job.workspace)
-        assert job.the_run(client).info.status == "FAILED"
+        assert not job.ship(Slow(job.tracker._uri))
+        assert job.run.info.status == "FAILED"
 
-    def test_a_deleted_job_has_nothing_to_ship(self, job: Job, tracker: MlflowTracker) -> None:
+    def test_a_deleted_job_has_nothing_to_ship(self, job: Job) -> None:
         end(job, Ending.failed(REFUSED))
         delete(job)
-        assert sync(job.database, tracker, job.id, job.workspace)
+        assert job.ship()

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mlflow import MlflowClient
 from safetensors.numpy import save_file
 
 from service import __version__
@@ -16,19 +15,16 @@ from service.store.database import Database
 from service.store.models import FileRow
 from service.store.tracking import load
 from tests.support.factories import make_spec
-from tests.support.job_rows import get as job_row
-from tests.support.job_rows import put
-from tests.tracking.conftest import PREPARED, Job
+from tests.tracking.conftest import PREPARED, Job, MakeJob
 from tests.tracking.support import TRAINED, train
 from worker.tracking import base_model_config, run_content, run_description
-from worker.tracking.shipper import sync
 from worker.tracking.trackers import MlflowTracker
 
 NOTE = "mlflow.note.content"
 FILES = {"file-1": "train.csv", "file-2": "dev`1.csv", "file-3": "test.csv"}
 
 
-def uploaded(database: Database, tmp_path: Path, **spec: Any) -> Job:
+def uploaded(database: Database, make: MakeJob, **spec: Any) -> Job:
     """A job with three uploads, one of which is unknown by now."""
     with database.write() as session:
         for number, (file_id, name) in enumerate(list(FILES.items())[:2]):
@@ -41,21 +37,18 @@ def uploaded(database: Database, tmp_path: Path, **spec: Any) -> Job:
         "validation": {"dev": "file-2"},
         "test": "file-3",
     }
-    return Job(database, tmp_path, name="my job", dataset=data, **spec)
+    return make(name="my job", dataset=data, **spec)
 
 
 @pytest.fixture
-def upload_job(database: Database, tmp_path: Path) -> Job:
-    return uploaded(database, tmp_path)
+def job(database: Database, make: MakeJob) -> Job:
+    return uploaded(database, make)
 
 
 class TestDescription:
-    def test_while_the_job_runs(
-        self, upload_job: Job, mlflow_uri: str, client: MlflowClient
-    ) -> None:
-        job, tracker = upload_job, MlflowTracker(mlflow_uri, public_url="http://here:8000/")
-        sync(job.database, tracker, job.id, job.workspace)
-        run = job.the_run(client)
+    def test_while_the_job_runs(self, job: Job) -> None:
+        job.ship(MlflowTracker(job.tracker._uri, public_url="http://here:8000/"))
+        run = job.run
         assert run.data.tags[NOTE].splitlines() == [
             "`my job`",
             "",
@@ -67,16 +60,13 @@ class TestDescription:
             "- Data, test: `file-3`",
         ]
 
-    def test_of_a_job_that_has_succeeded(
-        self, upload_job: Job, tracker: MlflowTracker, client: MlflowClient
-    ) -> None:
-        job = upload_job
-        sync(job.database, tracker, job.id, job.workspace)
+    def test_of_a_job_that_has_succeeded(self, job: Job) -> None:
+        job.ship()
         numbers = {"eval_dev_f1": 81.254, "eval_dev_runtime": 2.0, "test_f1": 0.0000123}
         trained = TRAINED | {"metrics": numbers, "metric_for_best_model": "eval_dev_f1"}
         job.end("succeeded", results={"train": trained, "publish": {"hub_url": "https://h/m"}})
-        assert sync(job.database, tracker, job.id, job.workspace)
-        note = job.the_run(client).data.tags[NOTE].splitlines()
+        assert job.ship()
+        note = job.run.data.tags[NOTE].splitlines()
         assert note[3:5] == [
             "- Result: succeeded, the model is that of step 15 of 20, `eval_dev_f1` 81.25",
             "- On the Hub: <https://h/m>",
@@ -88,41 +78,35 @@ class TestDescription:
             "| `f1` | 81.25 | 1.23e-05 |",
         ]
 
-    def test_of_a_job_that_has_failed_until_it_is_retried(
-        self, upload_job: Job, tracker: MlflowTracker, client: MlflowClient
-    ) -> None:
-        job = upload_job
-        sync(job.database, tracker, job.id, job.workspace)
-        running = job.the_run(client).data.tags[NOTE]
+    def test_of_a_job_that_has_failed_until_it_is_retried(self, job: Job) -> None:
+        job.ship()
+        running = job.run.data.tags[NOTE]
         message = "Row 2\nsays <b>[x](http://evil)</b>"
         failure = {"code": "bad_rows", "message": message, "action": "Fix row 2."}
         job.end("failed", failure=failure)
-        assert sync(job.database, tracker, job.id, job.workspace)
-        note = job.the_run(client).data.tags[NOTE].splitlines()
+        assert job.ship()
+        note = job.run.data.tags[NOTE].splitlines()
         assert note[3:5] == [
             r"- Failed: `bad_rows`. Row 2 says \<b\>\[x\](http\://evil)\</b\>",
             "- What to do: Fix row 2.",
         ]
         job.update(state="queued", ended_at=None, failure=None, tracking_final=False)
-        sync(job.database, tracker, job.id, job.workspace)
-        assert job.the_run(client).data.tags[NOTE] == running
+        job.ship()
+        assert job.run.data.tags[NOTE] == running
 
-    def test_one_that_was_edited_in_mlflow_is_kept(
-        self, upload_job: Job, tracker: MlflowTracker, client: MlflowClient
-    ) -> None:
-        job = upload_job
-        sync(job.database, tracker, job.id, job.workspace)
-        client.set_tag(job.the_run(client).info.run_id, NOTE, "edited")
+    def test_one_that_was_edited_in_mlflow_is_kept(self, job: Job) -> None:
+        job.ship()
+        job.client.set_tag(job.run.info.run_id, NOTE, "edited")
         job.end("succeeded", results={"train": TRAINED})
-        assert sync(job.database, tracker, job.id, job.workspace)
-        assert job.the_run(client).data.tags[NOTE] == "edited"
+        assert job.ship()
+        assert job.run.data.tags[NOTE] == "edited"
 
-    def test_without_an_address_there_is_no_link(self, database: Database, tmp_path: Path) -> None:
+    def test_without_an_address_there_is_no_link(self, make: MakeJob) -> None:
         files = [f"/data/part-{number}.json" for number in range(7)]
         dataset = {"source": "path", "train": files}
-        job = Job(database, tmp_path, dataset=dataset)
+        job = make(dataset=dataset)
         spec = make_spec(dataset=dataset)
-        with database.read() as session:
+        with job.database.read() as session:
             tracked = load(session, job.id)
         assert tracked is not None
         subject = run_description.Subject("Job", job.id)
@@ -130,54 +114,43 @@ class TestDescription:
         assert "http" not in note
         assert note.endswith("`part-3.json`, `part-4.json` and 2 more")
 
-    def test_of_a_job_that_a_rule_of_this_release_would_refuse(
-        self, upload_job: Job, mlflow_uri: str, client: MlflowClient
-    ) -> None:
-        job = upload_job
-        spec = job_row(job.database, job.id).spec
+    def test_of_a_job_that_a_rule_of_this_release_would_refuse(self, job: Job) -> None:
+        spec = job.row.spec
         spec["training"] |= {"eval_strategy": "epoch", "metric_for_best_model": "bleu"}
-        put(job.database, job.id, spec=spec)
-        sync(job.database, MlflowTracker(mlflow_uri), job.id, job.workspace)
-        run = job.the_run(client)
+        job.update(spec=spec)
+        job.ship()
+        run = job.run
         assert NOTE in run.data.tags
         assert run.data.params["metric_for_best_model"] == "bleu"
 
 
 class TestOrigin:
-    def test_user_and_source(
-        self, upload_job: Job, tracker: MlflowTracker, client: MlflowClient
-    ) -> None:
-        job = upload_job
-        sync(job.database, tracker, job.id, job.workspace)
-        tags = job.the_run(client).data.tags
+    def test_user_and_source(self, job: Job) -> None:
+        job.ship()
+        tags = job.run.data.tags
         assert tags["mlflow.user"] == run_content._service_user()
         assert tags["mlflow.source.name"] == f"finetune {__version__}, {job.id}"
         assert tags["mlflow.source.type"] == "LOCAL"
 
-    def test_the_job_says_its_user(
-        self, database: Database, tmp_path: Path, tracker: MlflowTracker, client: MlflowClient
-    ) -> None:
+    def test_the_job_says_its_user(self, database: Database, make: MakeJob) -> None:
         job = uploaded(
             database,
-            tmp_path,
+            make,
             metadata={"user": "ada"},
             tracking={"tags": {"mlflow.source.name": "nightly"}},
         )
-        sync(job.database, tracker, job.id, job.workspace)
-        tags = job.the_run(client).data.tags
+        job.ship()
+        tags = job.run.data.tags
         assert (tags["mlflow.user"], tags["mlflow.source.name"]) == ("ada", "nightly")
 
 
 class TestData:
-    def test_each_split_is_an_input_named_after_its_file(
-        self, upload_job: Job, tracker: MlflowTracker, client: MlflowClient
-    ) -> None:
-        job = upload_job
+    def test_each_split_is_an_input_named_after_its_file(self, job: Job) -> None:
         prepared = PREPARED.model_dump(mode="json")
         job.update(results={"prepare": prepared})
         for _ in range(2):
-            sync(job.database, tracker, job.id, job.workspace)
-        run = job.the_run(client)
+            job.ship()
+        run = job.run
         assert run.inputs is not None
         found = {
             each.tags[0].value: (each.dataset.name, json.loads(each.dataset.source))
@@ -197,24 +170,20 @@ class TestData:
         assert run.data.params["dataset.validation"] == '{"dev": ["dev`1.csv"]}'
         assert run.data.tags["finetune.dataset"] == "train.csv"
 
-    def test_two_files_of_one_name_are_two_inputs(
-        self, database: Database, tmp_path: Path, tracker: MlflowTracker, client: MlflowClient
-    ) -> None:
+    def test_two_files_of_one_name_are_two_inputs(self, make: MakeJob) -> None:
         """To MLflow, data of the same name and digest is the same."""
         files = {"train": ["/data/train/a.csv"], "test": ["/data/test/a.csv"]}
-        job = Job(database, tmp_path, dataset={"source": "path", **files})
+        job = make(dataset={"source": "path", **files})
         job.update(results={"prepare": PREPARED.model_dump(mode="json")})
-        sync(job.database, tracker, job.id, job.workspace)
-        run = job.the_run(client)
+        job.ship()
+        run = job.run
         assert run.inputs is not None
         found = {each.tags[0].value: each.dataset.name for each in run.inputs.dataset_inputs}
         assert found == {"training": "a.csv (train)", "test": "a.csv (test)"}
 
 
 class TestBaseModel:
-    def test_its_shape_becomes_params(
-        self, upload_job: Job, tmp_path: Path, tracker: MlflowTracker, client: MlflowClient
-    ) -> None:
+    def test_its_shape_becomes_params(self, job: Job, tmp_path: Path) -> None:
         folder = tmp_path / "model"
         folder.mkdir()
         config = {
@@ -227,12 +196,11 @@ class TestBaseModel:
         (folder / "config.json").write_text(json.dumps(config))
         weights = {"a": np.zeros((3, 4), np.float32), "b": np.zeros(5, np.float32)}
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-        job = upload_job
         place = folder.relative_to(job.workspace.parents[1])
         prepared = PREPARED.model_copy(update={"model_dir": place})
         job.update(results={"prepare": prepared.model_dump(mode="json")})
-        sync(job.database, tracker, job.id, job.workspace)
-        params = job.the_run(client).data.params
+        job.ship()
+        params = job.run.data.params
         assert {k: v for k, v in params.items() if k.startswith("base_model.")} == {
             "base_model.model_type": "gpt2",
             "base_model.architecture": "GPT2LMHeadModel",
@@ -282,22 +250,19 @@ class TestBaseModel:
 
 
 class TestCharts:
-    def test_the_first_is_the_training_loss(
-        self, upload_job: Job, tracker: MlflowTracker, client: MlflowClient
-    ) -> None:
+    def test_the_first_is_the_training_loss(self, job: Job) -> None:
         """MLflow shows metrics with a prefix first, then all others by name."""
-        job = upload_job
         train(job, range(1, 4))
         job.metric("eval", 3, eval_f1=7.5)
         job.metric("system", 3, cpu_percent=9.5)
         job.end("succeeded", results={"train": TRAINED})
-        assert sync(job.database, tracker, job.id, job.workspace)
-        names = job.the_run(client).data.metrics
+        assert job.ship()
+        names = job.run.data.metrics
         shown = [name for name in names if not name.startswith("system/")]
         charts = sorted(shown, key=lambda name: ("/" not in name, name))
         assert charts[0] == "train/loss"
         single = [name for name in charts if name.startswith("result_")]
         assert len(single) == 4
         assert charts.index("loss") < charts.index(single[0])
-        history = client.get_metric_history(job.the_run(client).info.run_id, "train/loss")
+        history = job.client.get_metric_history(job.run.info.run_id, "train/loss")
         assert [(each.step, each.value) for each in history] == [(1, 0.5), (2, 1 / 3), (3, 0.25)]

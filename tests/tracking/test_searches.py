@@ -22,6 +22,7 @@ from tests.searches.conftest import Bench
 from tests.searches.simulated_worker import missing_column, search_spec
 from tests.support.databases import on_both
 from tests.support.services import free_port
+from tests.support.threads import at_once
 from worker.tracking import search_shipper, shipper
 from worker.tracking.search_content import Progress, own_tags
 from worker.tracking.trackers import MlflowTracker, NewRun, NullTracker, RunStatus
@@ -34,6 +35,7 @@ class Search:
         self.bench = bench
         self.database = bench.database
         self.tracker = tracker
+        self.client = MlflowClient(tracker._uri)
         self.folder = folder
         self.experiment = f"tests-{folder.name}"
         self.id = ""
@@ -68,6 +70,27 @@ class Search:
             for name, value in values.items():
                 setattr(row, name, value)
 
+    @property
+    def runs(self) -> list[Run]:
+        """Of the search and of its trials, oldest first."""
+        experiment = self.client.get_experiment_by_name(self.experiment)
+        if experiment is None:
+            return []
+        ids, order = [experiment.experiment_id], ["attributes.start_time ASC"]
+        return list(self.client.search_runs(ids, order_by=order))
+
+    @property
+    def run(self) -> Run:
+        (run,) = [run for run in self.runs if "finetune.is_search" in run.data.tags]
+        assert run.info.run_id == self.row.mlflow_run_id
+        return run
+
+    def assert_metrics_once(self) -> None:
+        run_id = self.run.info.run_id
+        for name, points in expected(self).items():
+            history = self.client.get_metric_history(run_id, name)
+            assert sorted((each.step, each.value) for each in history) == sorted(points), name
+
 
 @pytest.fixture
 def search(
@@ -82,25 +105,6 @@ def search(
     bench.dispatcher.close()
 
 
-def runs(client: MlflowClient, search: Search) -> list[Run]:
-    """Of the search and of its trials, oldest first."""
-    experiment = client.get_experiment_by_name(search.experiment)
-    if experiment is None:
-        return []
-    found = client.search_runs([experiment.experiment_id], order_by=["attributes.start_time ASC"])
-    return list(found)
-
-
-def parent(client: MlflowClient, search: Search) -> Run:
-    (run,) = [run for run in runs(client, search) if "finetune.is_search" in run.data.tags]
-    assert run.info.run_id == search.row.mlflow_run_id
-    return run
-
-
-def history(client: MlflowClient, run: Run, name: str) -> list[tuple[int, float]]:
-    return [(point.step, point.value) for point in client.get_metric_history(run.info.run_id, name)]
-
-
 def expected(search: Search) -> dict[str, list[tuple[int, float]]]:
     """The metrics of the search's run, straight from the table."""
     ended = [trial for trial in search.bench.trials(search.id) if trial.end_number is not None]
@@ -113,25 +117,19 @@ def expected(search: Search) -> dict[str, list[tuple[int, float]]]:
     return {"best_f1": best, "trial_f1": scores}
 
 
-def assert_metrics_once(client: MlflowClient, search: Search) -> None:
-    run = parent(client, search)
-    for name, points in expected(search).items():
-        assert sorted(history(client, run, name)) == sorted(points), name
-
-
 class TestRun:
     def test_the_first_trial_that_is_shipped_makes_it_and_all_lie_under_it(
-        self, search: Search, client: MlflowClient
+        self, search: Search
     ) -> None:
         search.submit()
         search.until_ended(2)
         version = search.row.version
         search.ship_trials()
-        run = parent(client, search)
+        run = search.run
         assert search.row.version == version
         assert run.info.status == "RUNNING"
         assert run.info.run_name == "rates"
-        children = [each for each in runs(client, search) if each.info.run_id != run.info.run_id]
+        children = [each for each in search.runs if each.info.run_id != run.info.run_id]
         trials = search.bench.trials(search.id)
         assert len(children) == len(trials)
         assert {child.data.tags["mlflow.parentRunId"] for child in children} == {run.info.run_id}
@@ -142,7 +140,7 @@ class TestRun:
             assert float(rate) == trial.values["training.learning_rate"]
             assert by_number[trial.number].info.run_name == f"rates trial {trial.number}"
 
-    def test_two_workers_at_once_end_with_one(self, search: Search, client: MlflowClient) -> None:
+    def test_two_workers_at_once_end_with_one(self, search: Search) -> None:
         search.submit()
         search.until_ended(1)
         barrier = threading.Barrier(2)
@@ -154,52 +152,46 @@ class TestRun:
 
         slow = Slow(search.tracker._uri)
         slow._experiment_id(search.experiment)
-        threads = [threading.Thread(target=search.ship, args=[slow]) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        parent(client, search)
-        assert len(runs(client, search)) == 1
-        assert_metrics_once(client, search)
+        assert at_once(2, lambda: search.ship(slow)) == []
+        assert search.run
+        assert len(search.runs) == 1
+        search.assert_metrics_once()
 
     def test_a_worker_that_dies_before_it_notes_the_run_leaves_the_one_that_is_used(
-        self, search: Search, client: MlflowClient
+        self, search: Search
     ) -> None:
         search.submit()
         search.until_ended(1)
         search.tracker.create(search.new_run())
         search.ship()
-        parent(client, search)
-        assert len(runs(client, search)) == 1
+        assert search.run
+        assert len(search.runs) == 1
 
     def test_one_that_a_killed_worker_made_beside_it_is_removed_by_the_next(
-        self, search: Search, client: MlflowClient
+        self, search: Search
     ) -> None:
         search.submit()
         search.until_ended(1)
         search.ship_trials()
         search.tracker.create(search.new_run())
         search.ship()
-        parent(client, search)
+        assert search.run
 
-    def test_without_a_trial_there_is_none(self, search: Search, client: MlflowClient) -> None:
+    def test_without_a_trial_there_is_none(self, search: Search) -> None:
         search.submit()
         assert not search.ship()
         assert search.row.tracked_version == search.row.version
         commands.cancel(search.database, EVERYTHING, search.id)
         assert search.ship()
         assert search.row.tracking_final
-        assert runs(client, search) == []
+        assert search.runs == []
 
-    def test_cancelled_with_a_run_that_nobody_noted(
-        self, search: Search, client: MlflowClient
-    ) -> None:
+    def test_cancelled_with_a_run_that_nobody_noted(self, search: Search) -> None:
         search.submit()
         search.tracker.create(search.new_run())
         commands.cancel(search.database, EVERYTHING, search.id)
         assert search.ship()
-        assert parent(client, search).info.status == "KILLED"
+        assert search.run.info.status == "KILLED"
 
     def test_without_a_tracker_all_is_final_at_its_end(self, search: Search) -> None:
         search.submit(max_trials=2)
@@ -210,36 +202,32 @@ class TestRun:
         assert search.ship(NullTracker())
         assert (search.row.tracking_final, search.row.mlflow_run_id) == (True, None)
 
-    def test_one_that_the_user_deleted_is_left_alone(
-        self, search: Search, client: MlflowClient
-    ) -> None:
+    def test_one_that_the_user_deleted_is_left_alone(self, search: Search) -> None:
         search.submit(max_trials=2)
         search.until_ended(1)
         search.ship()
-        client.delete_run(parent(client, search).info.run_id)
+        search.client.delete_run(search.run.info.run_id)
         search.bench.turn()
         search.ship()
         assert search.row.tracked_version == search.row.version
         search.bench.run(search.id)
         assert search.ship()
-        assert runs(client, search) == []
+        assert search.runs == []
 
 
 @on_both
 class TestContent:
-    def test_while_it_lives_and_at_its_end(
-        self, search: Search, client: MlflowClient, tmp_path: Path
-    ) -> None:
+    def test_while_it_lives_and_at_its_end(self, search: Search) -> None:
         search.submit()
         search.until_ended(2)
         assert not search.ship()
-        run = parent(client, search)
+        run = search.run
         assert run.info.status == "RUNNING"
         assert run.data.tags["finetune.trials_complete"] == "2"
-        assert_metrics_once(client, search)
+        search.assert_metrics_once()
         search.bench.run(search.id)
         assert search.ship()
-        run = parent(client, search)
+        run = search.run
         row = search.row
         assert run.info.status == "FINISHED"
         assert row.ended_at is not None
@@ -248,7 +236,7 @@ class TestContent:
         assert run.data.tags["finetune.best_trial"] == str(row.best[0])
         assert run.data.tags["finetune.trials_complete"] == "6"
         assert run.data.metrics["best_f1"] == row.best_scores[0][0]
-        assert_metrics_once(client, search)
+        search.assert_metrics_once()
         params = run.data.params
         assert params["sampler.name"] == "random"
         assert params["sampler.seed"] == "7"
@@ -261,28 +249,26 @@ class TestContent:
         assert "Trials: 6 of 6 (6 complete)" in note
         assert f"| {row.best[0]} |" in note
 
-    def test_the_files_of_the_end(
-        self, search: Search, client: MlflowClient, tmp_path: Path
-    ) -> None:
+    def test_the_files_of_the_end(self, search: Search, tmp_path: Path) -> None:
         search.submit()
         search.bench.run(search.id)
         assert search.ship()
-        run_id = parent(client, search).info.run_id
+        run_id = search.run.info.run_id
         sizes = search.tracker.sizes(run_id)
         assert {
             *("search/space.json", "search/spec.json", "search/trials.json", "search/trials.csv"),
             *("figures/history.html", "figures/slices.html", "figures/importances.html"),
             "figures/parallel-coordinates.html",
         } <= set(sizes)
-        page = Path(client.download_artifacts(run_id, "figures/history.html", str(tmp_path)))
+        page = Path(search.client.download_artifacts(run_id, "figures/history.html", str(tmp_path)))
         assert "Plotly.newPlot" in page.read_text("utf-8")
-        text = Path(client.download_artifacts(run_id, "search/trials.json", str(tmp_path)))
+        text = Path(search.client.download_artifacts(run_id, "search/trials.json", str(tmp_path)))
         found = json.loads(text.read_text("utf-8"))
         trials = search.bench.trials(search.id)
         assert [each["number"] for each in found] == [trial.number for trial in trials]
         assert [each["scores"] for each in found] == [trial.scores for trial in trials]
         assert [each["values"] for each in found] == [trial.values for trial in trials]
-        table = Path(client.download_artifacts(run_id, "search/trials.csv", str(tmp_path)))
+        table = Path(search.client.download_artifacts(run_id, "search/trials.csv", str(tmp_path)))
         lines = table.read_text("utf-8").splitlines()
         assert lines[0] == (
             "number,state,origin,job_id,training.learning_rate,f1,score_step,reason,created_at,"
@@ -291,32 +277,32 @@ class TestContent:
         assert lines[1].startswith(f"0,complete,template,{trials[0].job_id},5e-05,")
         assert len(lines) == 7
 
-    def test_one_that_failed(self, search: Search, client: MlflowClient) -> None:
+    def test_one_that_failed(self, search: Search) -> None:
         search.submit(on_failure="stop")
         search.bench.worker.fails = missing_column
         search.bench.run(search.id)
         assert search.ship()
-        run = parent(client, search)
+        run = search.run
         assert (run.info.status, run.data.tags["finetune.state"]) == ("FAILED", "failed")
         assert "Failed: " in run.data.tags["mlflow.note.content"]
         assert "search/trials.json" in search.tracker.sizes(run.info.run_id)
 
-    def test_one_that_is_extended_runs_again(self, search: Search, client: MlflowClient) -> None:
+    def test_one_that_is_extended_runs_again(self, search: Search) -> None:
         search.submit(max_trials=2)
         search.bench.run(search.id)
         assert search.ship()
         commands.extend(search.database, EVERYTHING, search.id, 4)
         assert not search.ship()
-        run = parent(client, search)
+        run = search.run
         assert (run.info.status, "finetune.state" in run.data.tags) == ("RUNNING", False)
         search.bench.run(search.id)
         assert search.ship()
-        run = parent(client, search)
+        run = search.run
         assert run.info.status == "FINISHED"
         assert (run.data.params["max_trials"], run.data.tags["finetune.max_trials"]) == ("2", "4")
-        assert_metrics_once(client, search)
+        search.assert_metrics_once()
 
-    def test_extended_while_its_end_is_sent(self, search: Search, client: MlflowClient) -> None:
+    def test_extended_while_its_end_is_sent(self, search: Search) -> None:
         class Slow(MlflowTracker):
             def end(
                 self, run_id: str, status: RunStatus, at: datetime, tags: Mapping[str, str]
@@ -327,25 +313,23 @@ class TestContent:
         search.submit(max_trials=1)
         search.bench.run(search.id)
         assert not search.ship(Slow(search.tracker._uri))
-        assert parent(client, search).info.status == "RUNNING"
+        assert search.run.info.status == "RUNNING"
         assert not search.row.tracking_final
 
 
 class TestOnce:
-    def test_shipped_again_from_the_beginning(self, search: Search, client: MlflowClient) -> None:
+    def test_shipped_again_from_the_beginning(self, search: Search) -> None:
         search.submit()
         search.until_ended(3)
         search.ship()
-        run_id = parent(client, search).info.run_id
+        run_id = search.run.info.run_id
         for tag in ("", "null", "[]", '{"ended": 0, "best": [null]}', '{"ended": "x"}'):
-            client.set_tag(run_id, "mlflow.finetune.sentTrials", tag)
+            search.client.set_tag(run_id, "mlflow.finetune.sentTrials", tag)
             search.update(tracked_version=-1)
             search.ship()
-        assert_metrics_once(client, search)
+        search.assert_metrics_once()
 
-    def test_killed_between_the_scores_and_the_note_of_them(
-        self, search: Search, client: MlflowClient
-    ) -> None:
+    def test_killed_between_the_scores_and_the_note_of_them(self, search: Search) -> None:
         class Killed(MlflowTracker):
             def set_tag(self, run_id: str, key: str, value: str) -> None:
                 raise KeyboardInterrupt
@@ -357,35 +341,31 @@ class TestOnce:
         assert search.row.tracked_version == -1
         search.until_ended(5)
         search.ship()
-        assert_metrics_once(client, search)
+        search.assert_metrics_once()
 
     def test_pages_continue_the_best_so_far(
-        self, search: Search, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
+        self, search: Search, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(search_shipper, "_TRIALS_PER_PAGE", 2)
         search.submit()
         search.until_ended(5)
         search.ship()
-        assert_metrics_once(client, search)
-        tag = search.tracker.tag(parent(client, search).info.run_id, "mlflow.finetune.sentTrials")
+        search.assert_metrics_once()
+        tag = search.tracker.tag(search.run.info.run_id, "mlflow.finetune.sentTrials")
         best = expected(search)["best_f1"][-1][1]
         assert Progress.read(tag, 1) == Progress(5, (best,))
 
-    def test_two_workers_at_its_end(self, search: Search, client: MlflowClient) -> None:
+    def test_two_workers_at_its_end(self, search: Search) -> None:
         search.submit()
         search.bench.run(search.id)
-        threads = [threading.Thread(target=search.ship) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(120)
+        assert at_once(2, search.ship) == []
         assert search.row.tracking_final
-        assert parent(client, search).info.status == "FINISHED"
-        assert_metrics_once(client, search)
+        assert search.run.info.status == "FINISHED"
+        search.assert_metrics_once()
 
 
 class TestAway:
-    def test_an_outage_only_delays(self, search: Search, client: MlflowClient) -> None:
+    def test_an_outage_only_delays(self, search: Search) -> None:
         unreachable = MlflowTracker(f"http://127.0.0.1:{free_port()}")
         search.submit(max_trials=2)
         search.until_ended(1)
@@ -401,8 +381,8 @@ class TestAway:
         assert row.ended_at is not None
         assert 9 < (row.tracking_retry_at - row.ended_at).total_seconds() < 60
         assert search.ship()
-        assert parent(client, search).info.status == "FINISHED"
-        assert_metrics_once(client, search)
+        assert search.run.info.status == "FINISHED"
+        search.assert_metrics_once()
 
     def test_it_gives_up_after_a_week(self, search: Search) -> None:
         unreachable = MlflowTracker(f"http://127.0.0.1:{free_port()}")
@@ -413,9 +393,7 @@ class TestAway:
         assert search.row.tracking_final
 
     @pytest.mark.parametrize("weather", [Weather.LOST, Weather.TRUNCATED])
-    def test_every_answer_is_lost_once(
-        self, search: Search, client: MlflowClient, weather: Weather
-    ) -> None:
+    def test_every_answer_is_lost_once(self, search: Search, weather: Weather) -> None:
         """The server handles each request, but the first answer of its kind is lost or cut."""
         seen: set[tuple[str, str]] = set()
 
@@ -433,9 +411,9 @@ class TestAway:
                 if search.ship(MlflowTracker(proxy.url)):
                     break
         assert search.row.tracking_final
-        assert parent(client, search).info.status == "FINISHED"
-        assert_metrics_once(client, search)
-        assert "figures/history.html" in search.tracker.sizes(parent(client, search).info.run_id)
+        assert search.run.info.status == "FINISHED"
+        search.assert_metrics_once()
+        assert "figures/history.html" in search.tracker.sizes(search.run.info.run_id)
 
 
 class TestWhen:

@@ -1,27 +1,16 @@
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from transformers import AttentionMaskInterface, masking_utils
 from transformers.masking_utils import sdpa_mask
 
 from tests.training.support import PLAIN, Job, TinyTask
+from tests.training.support import one_thread as one_thread
 from worker.tasks import registry
 from worker.training import rng
 from worker.training.kernels import attention_masks
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Golden numbers depend on how sums are split; and the machine is shared."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
-        yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,8 @@ import yaml
 from transformers import AutoModelForCausalLM
 
 from service.contract.events import Metric
-from tests.data.squad_sample import squad_file
-from tests.tasks.stages import StagedJob, write_rows
+from tests.data.squad_sample import squad_dataset
+from tests.tasks.stages import StagedJob, job_of
 from tests.training.support import Job, rows
 from tests.training.two import Case, Outcome, run_on_one, run_on_two
 
@@ -121,17 +121,9 @@ class Suite:
 
 
 def questions(model: Path, **task: Any) -> Callable[[Path], dict[str, Any]]:
-    return lambda home: {
-        "task": {"type": "question-answering", "max_seq_length": 160, "doc_stride": 40, **task},
-        "model": {"name_or_path": str(model)},
-        "dataset": {
-            "source": "path",
-            "train": str(squad_file("train", "1.1")),
-            "validation": str(squad_file("validation", "1.1")),
-            "max_train_samples": 9,
-            "max_eval_samples": 6,
-        },
-    }
+    task = {"type": "question-answering", "max_seq_length": 160, "doc_stride": 40, **task}
+    dataset = squad_dataset("1.1", max_train_samples=9, max_eval_samples=6)
+    return lambda home: job_of(home, task, model, dataset).body
 
 
 def texts(task: str, model: Path) -> Callable[[Path], dict[str, Any]]:
@@ -140,34 +132,16 @@ def texts(task: str, model: Path) -> Callable[[Path], dict[str, Any]]:
         "masked-lm": {"line_by_line": True},
     }
 
-    def body(home: Path) -> dict[str, Any]:
-        data = [{"text": text} for text in TEXTS]
-        return {
-            "task": {"type": task, **task_options[task]},
-            "model": {"name_or_path": str(model)},
-            "dataset": {
-                "source": "path",
-                "train": write_rows(home / "train.jsonl", data),
-                "validation": write_rows(home / "validation.jsonl", data[2:9]),
-                "test": write_rows(home / "test.jsonl", data[:4]),
-            },
-        }
-
-    return body
+    data = [{"text": text} for text in TEXTS]
+    dataset = {"train": data, "validation": data[2:9], "test": data[:4]}
+    return lambda home: job_of(home, {"type": task, **task_options[task]}, model, dataset).body
 
 
 def of_rows(
     kind: str, model: Path, data: list[Any], validation: list[Any], **task: Any
 ) -> Callable[[Path], dict[str, Any]]:
-    return lambda home: {
-        "task": {"type": kind, **task},
-        "model": {"name_or_path": str(model)},
-        "dataset": {
-            "source": "path",
-            "train": write_rows(home / "train.jsonl", data),
-            "validation": write_rows(home / "validation.jsonl", validation),
-        },
-    }
+    dataset = {"train": data, "validation": validation}
+    return lambda home: job_of(home, {"type": kind, **task}, model, dataset).body
 
 
 def conversations(model: Path, **task: Any) -> Callable[[Path], dict[str, Any]]:
@@ -188,11 +162,8 @@ def judged(model: Path, **task: Any) -> Callable[[Path], dict[str, Any]]:
         {"prompt": text[:40], "completion": text[10 : 20 + 5 * number], "label": number % 2 == 0}
         for number, text in enumerate(TEXTS[:5])
     ]
-    return lambda home: {
-        "task": {"type": "preference", "loss_type": "kto", **task},
-        "model": {"name_or_path": str(model)},
-        "dataset": {"source": "path", "train": write_rows(home / "train.jsonl", rows)},
-    }
+    task = {"type": "preference", "loss_type": "kto", **task}
+    return lambda home: job_of(home, task, model, {"train": rows}).body
 
 
 def example(home: Path, name: str, model: Path) -> Case:

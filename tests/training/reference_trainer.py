@@ -20,6 +20,18 @@ class SavedSteps(transformers.TrainerCallback):
         self.saved.append(state.global_step)
 
 
+def arguments(folder: Path, **options: Any) -> transformers.TrainingArguments:
+    """Of a Trainer that computes on the CPU and writes nothing but what `options` ask for."""
+    return transformers.TrainingArguments(
+        output_dir=str(folder),
+        use_cpu=True,
+        report_to="none",
+        disable_tqdm=True,
+        dataloader_pin_memory=False,
+        **options,
+    )
+
+
 def run_trainer(
     folder: Path, options: dict[str, Any], *callbacks: transformers.TrainerCallback
 ) -> tuple[transformers.Trainer, SavedSteps]:
@@ -29,15 +41,7 @@ def run_trainer(
     model.set_attn_implementation("eager")
     trainer = transformers.Trainer(
         model=model,
-        args=transformers.TrainingArguments(
-            output_dir=str(folder),
-            use_cpu=True,
-            report_to="none",
-            disable_tqdm=True,
-            train_sampling_strategy="sequential",
-            dataloader_pin_memory=False,
-            **options,
-        ),
+        args=arguments(folder, train_sampling_strategy="sequential", **options),
         data_collator=TinyObjective({"train": PreparedSplit(TRAIN, TRAIN)}).collate,
         train_dataset=TRAIN,
         eval_dataset=VALIDATION,

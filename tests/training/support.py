@@ -1,18 +1,21 @@
 """A tiny causal language model, a task of the test's own, and the real train stage around both."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import transformers
 from accelerate.state import AcceleratorState, GradientState
 from datasets.arrow_writer import ArrowWriter
 
 from service.contract.events import CheckpointSaved, Metric, Notice, StageEvent
+from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
 from service.contract.stages import PrepareResult, StageRequest, TrainResult
 from service.contract.states import Stage
@@ -190,6 +193,9 @@ class Job:
             }
         )
 
+    def checkpoint(self, step: int | str, attempt: int = 1) -> Path:
+        return self.workspace / "attempts" / str(attempt) / "checkpoints" / str(step)
+
     def request(self, attempt: int = 1, resume_from: Path | None = None) -> StageRequest:
         attempt_dir = self.workspace / "attempts" / str(attempt)
         attempt_dir.mkdir(parents=True, exist_ok=True)
@@ -213,6 +219,16 @@ class Job:
             ),
             resume_from=resume_from,
         )
+
+
+@contextmanager
+def fails_with(
+    code: FailureCode, match: str | None = None
+) -> Iterator[pytest.ExceptionInfo[StageError]]:
+    """A stage inside ends with a failure of this code, whose message has `match`."""
+    with pytest.raises(StageError, match=match) as caught:
+        yield caught
+    assert caught.value.failure.code is code
 
 
 class Killed(BaseException):
@@ -250,6 +266,17 @@ class Recorder:
 
     def checkpoint_steps(self) -> list[int]:
         return [event.step for event in self.of(CheckpointSaved)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Golden numbers depend on how sums are split; and the machine is shared."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+    torch.set_num_threads(before)
 
 
 def reset_accelerate() -> None:

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 from service.contract.events import Metric
-from tests.training.reference_trainer import (
-    run_both,
-)
+from tests.training.reference_trainer import run_both
 from tests.training.support import Job
 
 

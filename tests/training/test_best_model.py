@@ -14,15 +14,7 @@ from safetensors.torch import load_file
 
 from service.contract.events import CheckpointSaved, Notice, StageEvent
 from service.contract.stages import TrainResult
-from tests.training.support import (
-    Job,
-    Killed,
-    Recorder,
-    TinyObjective,
-    at_checkpoint,
-    rows,
-    run,
-)
+from tests.training.support import Job, Killed, Recorder, TinyObjective, at_checkpoint, rows, run
 from worker.storage import atomic_dir
 from worker.training import best_model
 from worker.training.best_model import Choice
@@ -256,11 +248,13 @@ class TestResumed:
             result, _ = run(job.request(2, resume_from), second)
             assert_best(job, result, losses(recorder))
             assert result.weights_sha256 == whole.weights_sha256
+            if newest is not None and newest >= best:
+                assert not any(event.best for event in second.of(CheckpointSaved))
 
     def interrupted(self, job: Job, step: int) -> Path:
         with pytest.raises(Killed):
             run(job.request(1), Recorder(kill_after=at_checkpoint(step)))
-        return job.workspace / "attempts" / "1" / "checkpoints" / str(step)
+        return job.checkpoint(step)
 
     @pytest.mark.parametrize("damage", ["removed", "flipped"])
     def test_a_best_that_is_lost_gives_way_to_the_next(
@@ -270,7 +264,7 @@ class TestResumed:
         whole, recorder = supervised(job)
         found = losses(recorder)
         assert whole.best_step is not None
-        last = job.workspace / "attempts" / "1" / "checkpoints" / str(STEPS)
+        last = job.checkpoint(STEPS)
         lost = last.with_name(str(whole.best_step))
         if damage == "removed":
             shutil.rmtree(lost)

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from service.contract.events import Notice
-from service.contract.failures import FailureCode, StageError
+from service.contract.failures import FailureCode
 from service.contract.training import TrainingSpec
 from tests.training.factories import spec_of
-from tests.training.support import Job, Recorder, TinyObjective, run
+from tests.training.support import Job, Recorder, TinyObjective, fails_with, run
 from worker.training import determinism, fingerprint, gpu_check
 from worker.training.checkpointing import state
 
@@ -81,9 +81,8 @@ class TestKernels:
         if not on:
             run(request)
             return
-        with pytest.raises(StageError, match="this model needs `put_`, for which") as caught:
+        with fails_with(FailureCode.INVALID_OPTION, "this model needs `put_`, for which") as caught:
             run(request)
-        assert caught.value.failure.code is FailureCode.INVALID_OPTION
         assert caught.value.failure.details == {
             "option": "training.full_determinism",
             "operator": "put_",
@@ -125,15 +124,12 @@ class TestMachine:
         return [each for each in recorder.of(Notice) if "before" in each.data]
 
     def resumed(self, job: Job) -> Recorder:
-        kept = job.workspace / "attempts" / "1" / "checkpoints" / "2"
-        return run(job.request(2, resume_from=kept))[1]
+        return run(job.request(2, resume_from=job.checkpoint(2)))[1]
 
     def test_a_checkpoint_knows_its_machine(self, make_job: Callable[..., Job]) -> None:
         job = make_job(max_steps=4, save_steps=2)
         run(job.request(1))
-        found = state.read_progress(job.workspace / "attempts" / "1" / "checkpoints" / "2")[
-            "machine"
-        ]
+        found = state.read_progress(job.checkpoint(2))["machine"]
         assert found == fingerprint.facts(torch.device("cpu"))
         assert found["torch"] == torch.__version__
         assert found["cuda"] is None

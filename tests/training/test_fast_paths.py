@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from service.contract.failures import FailureCode, StageError
-from tests.training.support import Job, run
+from service.contract.failures import FailureCode
+from tests.training.support import Job, fails_with, run
 from worker.training import loop
 from worker.training.checkpointing import state
 from worker.training.distributed.ranks import Ranks
@@ -61,7 +61,7 @@ class TestCheckpoints:
     def test_hold_what_was_chosen(self, make_job: Callable[..., Job], found: list[str]) -> None:
         job = make_job(**OPTIONS)
         run(job.request(1))
-        kept = job.workspace / "attempts" / "1" / "checkpoints" / "2"
+        kept = job.checkpoint(2)
         assert json.loads((kept / "progress.json").read_text())["fast_paths"]["path"] == "first"
         run(job.request(2, resume_from=kept))
         again = job.workspace / "attempts" / "2" / "checkpoints" / "4"
@@ -71,8 +71,7 @@ class TestCheckpoints:
     def test_that_are_damaged_say_so(self, make_job: Callable[..., Job], found: list[str]) -> None:
         job = make_job(**OPTIONS)
         run(job.request(1))
-        kept = job.workspace / "attempts" / "1" / "checkpoints" / "2"
+        kept = job.checkpoint(2)
         (kept / "progress.json").write_text("{")
-        with pytest.raises(StageError) as caught:
+        with fails_with(FailureCode.CHECKPOINT_UNREADABLE):
             state.read_progress(kept)
-        assert caught.value.failure.code is FailureCode.CHECKPOINT_UNREADABLE

@@ -19,7 +19,7 @@ from tests.data.squad_sample import squad_rows
 from tests.fakes import packed_kernels
 from tests.fakes.packed_kernels import PackedKernels
 from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_llama, save_tiny_t5
-from tests.tasks.stages import StagedJob, write_rows
+from tests.tasks.stages import StagedJob, job_of
 from tests.training.host_reads import HostReadError, HostReads, HostReadsOnGPU
 from worker.tasks import registry
 from worker.tasks.language_modeling.causal_lm import CausalLM
@@ -81,7 +81,7 @@ CHAT: dict[str, Any] = {"type": "chat", "packing": "bfd"}
 SHORT_SUMMARIES = {"type": "summarization", "max_source_length": 32, "max_target_length": 8}
 
 
-def body_of(task: dict[str, Any], home: Path) -> dict[str, Any]:
+def job_for(task: dict[str, Any], home: Path) -> StagedJob:
     model, data = home / "model", TEXTS
     if task is QUESTIONS:
         save_tiny_bert(model)
@@ -96,12 +96,7 @@ def body_of(task: dict[str, Any], home: Path) -> dict[str, Any]:
         data = SUMMARIES
     else:
         save_tiny_gpt2(model)
-    train = write_rows(home / "train.jsonl", data)
-    return {
-        "task": task,
-        "model": {"name_or_path": str(model)},
-        "dataset": {"source": "path", "train": train},
-    }
+    return job_of(home, task, model, {"train": data})
 
 
 @pytest.mark.parametrize(
@@ -125,18 +120,14 @@ def test_steps_read_nothing_from_the_device(
     monkeypatch: pytest.MonkeyPatch,
     reads: HostReads,
 ) -> None:
-    body = body_of(task, tmp_path)
-    options: dict[str, Any] = {
-        "max_steps": 3,
-        "per_device_train_batch_size": 4,
-        "save_strategy": "no",
-    }
-    body["training"] = {**options, "logging_steps": 3, "precision": "bf16" if HAS_GPU else "fp32"}
+    job = job_for(task, tmp_path)
+    options: dict[str, Any] = {"max_steps": 3, "logging_steps": 3, "save_strategy": "no"}
+    options |= {"per_device_train_batch_size": 4, "precision": "bf16" if HAS_GPU else "fp32"}
     if task is QUESTIONS and not packs:
-        body["training"]["padding_free"] = False
-    body["resources"] = {"gpus": int(HAS_GPU)}
+        options["padding_free"] = False
+    job.body |= {"training": options, "resources": {"gpus": int(HAS_GPU)}}
     watch(monkeypatch, reads)
-    result, recorder = StagedJob(tmp_path, body).train()
+    result, recorder = job.train()
     assert result.steps == 3
     joined = [each for each in recorder.of(Notice) if each.data.get("padding_free")]
     # A causal language model's blocks are whole, and it may join batches although it need not.

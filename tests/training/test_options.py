@@ -11,15 +11,21 @@ from pydantic import ValidationError
 from safetensors.torch import load_file
 
 from service.contract.events import Notice
-from service.contract.failures import FailureCode, StageError
+from service.contract.failures import FailureCode
 from service.contract.training import TrainingSpec
+from tests.training.checkpointing.resuming import assert_resumes
 from tests.training.factories import spec_of, tiny_bert
-from tests.training.reference_trainer import (
-    TRAIN,
-    VALIDATION,
-    run_both,
+from tests.training.reference_trainer import TRAIN, VALIDATION, run_both
+from tests.training.support import (
+    Job,
+    Killed,
+    Recorder,
+    TinyObjective,
+    at_checkpoint,
+    fails_with,
+    rows,
+    run,
 )
-from tests.training.support import Job, Killed, Recorder, TinyObjective, at_checkpoint, rows, run
 from worker.tasks.question_answering.task import QuestionAnsweringObjective
 from worker.training import build, flops
 from worker.training.batches import samplers
@@ -31,16 +37,6 @@ SHORT: dict[str, Any] = {"max_steps": 4, "save_strategy": "no"}
 def losses(make_job: Callable[..., Job], **options: Any) -> list[float]:
     _, recorder = run(make_job(**{**SHORT, **options}).request())
     return list(recorder.train_values("loss").values())
-
-
-def resumed_is_the_same(job: Job, step: int, attempt: int = 2) -> None:
-    """A whole run, and one from its checkpoint of `step` on."""
-    whole, recorder = run(job.request(1))
-    checkpoint = job.workspace / "attempts" / "1" / "checkpoints" / str(step)
-    resumed, again = run(job.request(attempt, resume_from=checkpoint))
-    assert resumed.weights_sha256 == whole.weights_sha256
-    later = {s: loss for s, loss in recorder.train_values("loss").items() if s > step}
-    assert again.train_values("loss") == later
 
 
 class TestLabelSmoothing:
@@ -63,9 +59,8 @@ class TestLabelSmoothing:
         assert losses(make_job, label_smoothing_factor=0.2) != losses(make_job)
 
     def test_a_task_without_classes_is_refused(self) -> None:
-        with pytest.raises(StageError, match="cross entropy") as caught:
+        with fails_with(FailureCode.INVALID_OPTION, "cross entropy"):
             object.__new__(QuestionAnsweringObjective).smoothed(0.1)
-        assert caught.value.failure.code is FailureCode.INVALID_OPTION
 
     def test_question_answering_is_refused_at_once(self) -> None:
         """Trainer ignores the option there."""
@@ -98,7 +93,7 @@ class TestNeftune:
         assert saved == expected
 
     def test_a_resumed_run_draws_the_same_noise(self, make_job: Callable[..., Job]) -> None:
-        resumed_is_the_same(make_job(max_steps=6, save_steps=3, **self.OPTIONS), 3)
+        assert_resumes(make_job(max_steps=6, save_steps=3, **self.OPTIONS), 3)
 
 
 class TestActivationCheckpointing:
@@ -133,9 +128,8 @@ class TestActivationCheckpointing:
     def test_a_model_that_cannot(self, monkeypatch: pytest.MonkeyPatch) -> None:
         model = tiny_bert()
         monkeypatch.setattr(model, "supports_gradient_checkpointing", False, raising=False)
-        with pytest.raises(StageError, match="does not support") as caught:
+        with fails_with(FailureCode.INVALID_OPTION, "does not support"):
             build.prepare_model(model, TrainingSpec(activation_checkpointing=True))
-        assert caught.value.failure.code is FailureCode.INVALID_OPTION
 
 
 class TestSampling:
@@ -178,7 +172,7 @@ class TestSampling:
             save_steps=7,
             train_sampling_strategy="group_by_length",
         )
-        resumed_is_the_same(job, 7)
+        assert_resumes(job, 7)
 
 
 class TestEvaluationMoments:
@@ -249,8 +243,7 @@ class TestEarlyStopping:
             job = make_job(**options)
             with pytest.raises(Killed):
                 run(job.request(1), Recorder(kill_after=at_checkpoint(step)))
-            checkpoint = job.workspace / "attempts" / "1" / "checkpoints" / str(step)
-            resumed, _ = run(job.request(2, resume_from=checkpoint))
+            resumed, _ = run(job.request(2, resume_from=job.checkpoint(step)))
             assert resumed.steps == whole.steps
             assert resumed.weights_sha256 == whole.weights_sha256
 
@@ -302,8 +295,7 @@ class TestAutoFindBatchSize:
         job = make_job(**options)
         whole, recorder = run(job.request(1))
         memory_for(6)
-        checkpoint = job.workspace / "attempts" / "1" / "checkpoints" / "4"
-        resumed, again = run(job.request(2, resume_from=checkpoint))
+        resumed, again = run(job.request(2, resume_from=job.checkpoint(4)))
         assert resumed.weights_sha256 == whole.weights_sha256
         assert not any("Out of memory" in event.message for event in again.of(Notice))
         assert again.train_values("loss")[5] == recorder.train_values("loss")[5]
@@ -312,9 +304,8 @@ class TestAutoFindBatchSize:
         self, make_job: Callable[..., Job], memory_for: Callable[..., None]
     ) -> None:
         memory_for(0)
-        with pytest.raises(StageError) as caught:
+        with fails_with(FailureCode.OUT_OF_MEMORY) as caught:
             run(make_job(**self.OPTIONS).request())
-        assert caught.value.failure.code is FailureCode.OUT_OF_MEMORY
         assert caught.value.failure.details["batch_size"] == 1
 
 

@@ -15,7 +15,7 @@ from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
 from tests.training import float16
 from tests.training.factories import spec_of
-from tests.training.support import Job, Recorder, run, tiny_model
+from tests.training.support import Job, Recorder, fails_with, run, tiny_model
 from worker.training import precision
 
 CPUINFO = "processor\t: 0\nmodel name\t: Some CPU\nflags\t\t: fpu sse2 {}\nbugs\t: none\n"
@@ -180,9 +180,8 @@ class TestResolved:
     @pytest.mark.parametrize("name", ["bf16", "fp16"])
     def test_nor_by_request(self, model_dir: Path, name: str) -> None:
         (model_dir / "config.json").write_text('{"model_type": "deberta"}')
-        with pytest.raises(StageError, match=rf"cannot be `{name}`.*use `fp32`") as caught:
+        with fails_with(FailureCode.INVALID_OPTION, rf"cannot be `{name}`.*use `fp32`"):
             precision.resolved(spec_of({name: True}), model_dir, on_gpu=True)
-        assert caught.value.failure.code is FailureCode.INVALID_OPTION
 
     @pytest.mark.parametrize("name", ["fp32", "bf16", "fp16"])
     def test_what_is_asked_for_stays(self, model_dir: Path, able: bool, name: str) -> None:
@@ -285,16 +284,14 @@ class TestStage:
         job = make_job(max_steps=4, save_steps=2, precision="auto")
         whole, _ = run(job.request(1))
         monkeypatch.setattr(precision, "cpu_has_bf16", lambda: False)
-        kept = job.workspace / "attempts" / "1" / "checkpoints" / "2"
-        resumed, recorder = run(job.request(2, resume_from=kept))
+        resumed, recorder = run(job.request(2, resume_from=job.checkpoint(2)))
         assert said(recorder) == ["bf16"]
         assert resumed.weights_sha256 == whole.weights_sha256
 
     def test_an_unreadable_checkpoint_says_so(self, make_job: Callable[..., Job]) -> None:
         job = make_job(max_steps=2, save_steps=2, precision="auto")
         run(job.request(1))
-        kept = job.workspace / "attempts" / "1" / "checkpoints" / "2"
+        kept = job.checkpoint(2)
         (kept / "progress.json").write_text("{")
-        with pytest.raises(StageError) as caught:
+        with fails_with(FailureCode.CHECKPOINT_UNREADABLE):
             run(job.request(2, resume_from=kept))
-        assert caught.value.failure.code is FailureCode.CHECKPOINT_UNREADABLE

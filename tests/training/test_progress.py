@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from service.contract.failures import FailureCode, StageError
+from service.contract.failures import FailureCode
 from service.contract.training import TrainingSpec
+from tests.training.support import fails_with
 from worker.training import early_stopping
 from worker.training.distributed.ranks import Ranks
 from worker.training.progress import BestMetric, LossTally, TrainingProgress
@@ -158,9 +159,8 @@ class TestBestMetric:
 
     def test_one_that_is_not_reported(self) -> None:
         best = BestMetric(TrainingSpec(metric_for_best_model="f2"))
-        with pytest.raises(StageError, match="reports only: f1, loss") as caught:
+        with fails_with(FailureCode.INVALID_OPTION, "reports only: f1, loss") as caught:
             best.of({"eval_loss": 1.0, "eval_f1": 3.5})
-        assert caught.value.failure.code is FailureCode.INVALID_OPTION
         assert caught.value.failure.details == {
             "option": "training.metric_for_best_model",
             "given": "f2",

@@ -9,11 +9,7 @@ import pytest
 import transformers
 
 from service.contract.events import ArtifactWritten, Metric, StageEvent
-from tests.training.reference_trainer import (
-    TRAIN,
-    VALIDATION,
-    run_trainer,
-)
+from tests.training.reference_trainer import TRAIN, VALIDATION, run_trainer
 from tests.training.support import Job, Killed, Recorder, at_checkpoint, rows, run
 from worker.stages.base import Stopped
 from worker.training import flops, log_history
@@ -140,7 +136,7 @@ class TestTrainerState:
             first.stop_after = logged(1)
         with pytest.raises((Killed, Stopped)):
             run(job.request(1), first)
-        run(job.request(2, job.workspace / "attempts" / "1" / "checkpoints" / str(step)))
+        run(job.request(2, job.checkpoint(step)))
         one = results(whole)["trainer_state.json"]
         two = results(job, 2)["trainer_state.json"]
         assert without_times(one.pop("log_history")) == without_times(two.pop("log_history"))

@@ -12,7 +12,7 @@ from service.contract.events import CheckpointSaved
 from service.contract.failures import FailureCode, StageError
 from service.contract.stages import ResumeSource, StageRequest
 from tests.training.checkpointing.resuming import EVERY_STEP, STEPS, evaluations, numbers
-from tests.training.support import Job, Killed, Recorder, at_checkpoint, rows, run
+from tests.training.support import Job, Killed, Recorder, at_checkpoint, fails_with, rows, run
 from worker.stages import resumed_job
 from worker.storage import atomic_dir
 
@@ -23,7 +23,7 @@ MakeJob = Callable[..., Job]
 
 
 def source_of(job: Job, step: int, attempt: int = 1) -> ResumeSource:
-    folder = job.workspace / "attempts" / str(attempt) / "checkpoints" / str(step)
+    folder = job.checkpoint(step, attempt)
     return ResumeSource(
         job=SOURCE,
         step=step,
@@ -115,7 +115,7 @@ class TestBitExact:
         request = continuing(job, source_of(first, 3))
         with pytest.raises(Killed):
             run(request, Recorder(kill_after=at_checkpoint(6)))
-        own = job.workspace / "attempts" / "1" / "checkpoints" / "6"
+        own = job.checkpoint(6)
         retried = job.request(2, resume_from=own).model_copy(update={"prepared": request.prepared})
         assert request.continues_other_job
         assert not retried.continues_other_job
@@ -176,9 +176,8 @@ class TestRefusals:
         self, make_job: MakeJob, first: Job, options: dict[str, Any], words: str
     ) -> None:
         job = make_job(**{**EVERY_STEP, **options}, validation=rows(5, seed=9))
-        with pytest.raises(StageError, match=words) as caught:
+        with fails_with(FailureCode.INVALID_OPTION, words):
             run(continuing(job, source_of(first, 4)))
-        assert caught.value.failure.code is FailureCode.INVALID_OPTION
 
     def test_a_training_that_stopped_early_needs_more_patience(self, make_job: MakeJob) -> None:
         options = {**EVERY_STEP, "learning_rate": 0.0, "eval_steps": 1}
@@ -204,9 +203,8 @@ class TestRefusals:
         self, make_job: MakeJob, first: Job, change: dict[str, str], words: str
     ) -> None:
         source = source_of(first, 4).model_copy(update=change)
-        with pytest.raises(StageError, match=words) as caught:
+        with fails_with(FailureCode.INVALID_OPTION, words):
             continuing(make_job(**EVERY_STEP, validation=rows(5, seed=9)), source)
-        assert caught.value.failure.code is FailureCode.INVALID_OPTION
 
     @pytest.mark.parametrize("damage", ["changed", "replaced", "gone"])
     def test_a_checkpoint_that_is_not_as_it_was(
@@ -220,18 +218,18 @@ class TestRefusals:
             source = source.model_copy(update={"sha256": "e" * 64})
         else:
             atomic_dir.remove(folder)
-        with pytest.raises(StageError, match=f"step 4 of job {SOURCE} cannot be read") as caught:
+        with fails_with(
+            FailureCode.CHECKPOINT_UNREADABLE, f"step 4 of job {SOURCE} cannot be read"
+        ):
             continuing(make_job(**EVERY_STEP, validation=rows(5, seed=9)), source)
-        assert caught.value.failure.code is FailureCode.CHECKPOINT_UNREADABLE
 
     def test_prepared_again_it_must_be_the_same(self, make_job: MakeJob, first: Job) -> None:
         job = make_job(**EVERY_STEP, validation=rows(5, seed=9))
         request = continuing(job, source_of(first, 4))
         other = source_of(first, 3)
         again = request.model_copy(update={"resume_source": other})
-        with pytest.raises(StageError, match="not the one that this job started from") as caught:
+        with fails_with(FailureCode.DATA_CHANGED, "not the one that this job started from"):
             resumed_job.taken_over(again, FINGERPRINT, None)
-        assert caught.value.failure.code is FailureCode.DATA_CHANGED
         assert request.prepared is not None
         own = request.prepared.resume_source
         again = request.model_copy(update={"resume_source": own})

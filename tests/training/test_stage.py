@@ -82,7 +82,7 @@ class TestResult:
             transformers.AutoTokenizer.from_pretrained, (job.home / "tokenizer", output)
         )
         assert saved.get_vocab() == given.get_vocab()
-        kept = job.workspace / "attempts" / "1" / "checkpoints" / "2" / "model.safetensors"
+        kept = job.checkpoint(2) / "model.safetensors"
         from safetensors.torch import load_file
 
         for name, value in load_file(kept).items():
@@ -115,8 +115,7 @@ class TestResult:
     ) -> None:
         job = make_job(max_steps=4, save_steps=2, validation=rows(4))
         whole, _ = run(job.request(1))
-        checkpoint = job.workspace / "attempts" / "1" / "checkpoints" / "2"
-        resumed, recorder = run(job.request(2, resume_from=checkpoint))
+        resumed, recorder = run(job.request(2, resume_from=job.checkpoint(2)))
         assert resumed.baseline == whole.baseline != {}
         assert list(recorder.evaluations()) == [4]
         assert phases(recorder)[:2] == [Phase.LOADING, Phase.TRAINING]

@@ -36,7 +36,6 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(
         home=tmp_path / "home",
         webhook_allow=["127.0.0.1"],
-        reconcile_seconds=0.02,
         public_url="https://tune.example.com/",
     )
 
@@ -54,6 +53,14 @@ def deliveries(database: Database) -> list[DeliveryRow]:
 def hook(database: Database, webhook_id: str) -> WebhookRow:
     with database.read() as session:
         return webhooks.get(session, EVERYTHING, webhook_id)
+
+
+def with_test_event(database: Database, settings: Settings, url: str) -> str:
+    """Id of an endpoint that has a test event to receive."""
+    webhook_id, _ = endpoint(database, settings, url)
+    with database.write() as session:
+        webhooks.test(session, EVERYTHING, webhook_id)
+    return webhook_id
 
 
 class TestSending:
@@ -132,9 +139,7 @@ class TestFailures:
     def one(self, database: Database, settings: Settings, answer: Any) -> DeliveryRow:
         """What came of one try."""
         with Receiver(answer) as receiver:
-            webhook_id, _ = endpoint(database, settings, receiver.url)
-            with database.write() as session:
-                webhooks.test(session, EVERYTHING, webhook_id)
+            with_test_event(database, settings, receiver.url)
             with sending(database, settings, try_seconds=0.5):
                 wait_for(lambda: deliveries(database)[0].tries == 1)
         return deliveries(database)[0]
@@ -143,9 +148,7 @@ class TestFailures:
         self, database: Database, settings: Settings
     ) -> None:
         with Receiver(lambda count: 500 if count == 1 else 204) as receiver:
-            webhook_id, _ = endpoint(database, settings, receiver.url)
-            with database.write() as session:
-                webhooks.test(session, EVERYTHING, webhook_id)
+            webhook_id = with_test_event(database, settings, receiver.url)
             with sending(database, settings):
                 wait_for(lambda: deliveries(database)[0].tries == 1)
                 row = deliveries(database)[0]
@@ -174,9 +177,8 @@ class TestFailures:
 
     def test_days_of_failures_disable_it(self, database: Database, settings: Settings) -> None:
         with Receiver(lambda _: 500) as receiver:
-            webhook_id, _ = endpoint(database, settings, receiver.url)
+            webhook_id = with_test_event(database, settings, receiver.url)
             with database.write() as session:
-                webhooks.test(session, EVERYTHING, webhook_id)
                 session.execute(update(WebhookRow).values(failing_since=db_now(-3.1 * 86400)))
             with sending(database, settings):
                 wait_for(lambda: hook(database, webhook_id).disabled_at is not None)
@@ -184,9 +186,8 @@ class TestFailures:
 
     def test_after_three_days_it_has_failed(self, database: Database, settings: Settings) -> None:
         with Receiver(lambda _: 500) as receiver:
-            webhook_id, _ = endpoint(database, settings, receiver.url)
+            with_test_event(database, settings, receiver.url)
             with database.write() as session:
-                webhooks.test(session, EVERYTHING, webhook_id)
                 session.execute(update(DeliveryRow).values(created_at=db_now(-3 * 86400)))
             with sending(database, settings):
                 wait_for(lambda: deliveries(database)[0].state == "failed")
@@ -341,9 +342,7 @@ class TestAddresses:
         closed = settings.model_copy(update={"webhook_allow": []})
         with Receiver() as receiver:
             port = httpx.URL(receiver.url).port
-            webhook_id, _ = endpoint(database, closed, f"https://rebound.example.com:{port}/")
-            with database.write() as session:
-                webhooks.test(session, EVERYTHING, webhook_id)
+            with_test_event(database, closed, f"https://rebound.example.com:{port}/")
             with sending(database, closed):
                 wait_for(lambda: deliveries(database)[0].tries == 1)
         assert receiver.received == []
@@ -354,9 +353,7 @@ class TestAddresses:
     ) -> None:
         closed = settings.model_copy(update={"webhook_allow": []})
         with Receiver() as receiver:
-            webhook_id, _ = endpoint(database, settings, receiver.url)
-            with database.write() as session:
-                webhooks.test(session, EVERYTHING, webhook_id)
+            with_test_event(database, settings, receiver.url)
             with sending(database, closed):
                 wait_for(lambda: deliveries(database)[0].state == "failed")
             assert (deliveries(database)[0].tries, receiver.received) == (1, [])
@@ -374,9 +371,7 @@ class TestAddresses:
             return real("127.0.0.1", *arguments, **options)
 
         monkeypatch.setattr(socket, "getaddrinfo", lookup)
-        webhook_id, _ = endpoint(database, settings, "https://hanging.example.com/")
-        with database.write() as session:
-            webhooks.test(session, EVERYTHING, webhook_id)
+        with_test_event(database, settings, "https://hanging.example.com/")
         with sending(database, settings, try_seconds=0.3):
             wait_for(lambda: deliveries(database)[0].tries == 1)
         over.set()

@@ -15,7 +15,7 @@ _COUNT = 60
 
 
 def test_four_senders_send_each_event_once(database: Database, tmp_path: Path) -> None:
-    settings = Settings(home=tmp_path / "home", webhook_allow=["127.0.0.1"], reconcile_seconds=0.02)
+    settings = Settings(home=tmp_path / "home", webhook_allow=["127.0.0.1"])
 
     def states() -> list[str]:
         with database.read() as session:

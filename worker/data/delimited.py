@@ -87,7 +87,8 @@ def _named(record: Record, names: list[str], delimiter: str) -> Row | RowError:
     if isinstance(record, RowError):
         return record
     if len(record) != len(names):
-        problem = f"{len(record)} fields, but the header has {len(names)}"
+        problem = f"{len(record)} field{'' if len(record) == 1 else 's'}, "
+        problem += f"but the header has {len(names)}"
         if len(record) > len(names):
             shown = "a tab" if delimiter == "\t" else f"`{delimiter}`"
             problem += f": put texts that contain {shown} in double quotation marks"

@@ -87,7 +87,8 @@ def _gpu(index: int, driver: str | None) -> _Gpu:
     except pynvml.NVMLError as error:
         return _Gpu(None, [_unusable(None, driver, f"GPU {index} does not answer: {error}")])
     uuid = _read(pynvml.nvmlDeviceGetUUID, handle)
-    if not _is_in_mig_mode(handle):
+    mode = _read(pynvml.nvmlDeviceGetMigMode, handle)
+    if mode is None or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
         return _Gpu(uuid, [_device(handle, driver)])
     instances = [_device(instance, driver, handle) for instance in _instances(handle)]
     if instances:
@@ -118,11 +119,6 @@ def _unusable(handle: Any | None, driver: str | None, problem: str) -> Device:
     device = {"type": "cuda", "name": "NVIDIA GPU", "driver_version": driver, "mig": False}
     known = device if handle is None else _device(handle, driver)
     return known | {"uuid": None, "problem": problem}
-
-
-def _is_in_mig_mode(handle: Any) -> bool:
-    mode = _read(pynvml.nvmlDeviceGetMigMode, handle)
-    return mode is not None and mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE
 
 
 def _instances(handle: Any) -> Iterator[Any]:

@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 Status = Literal["ok", "warning", "failed", "not_run"]
 
 GPU: Final = "gpu"
+IDLE_GPU: Final = "idle-gpu"
+"""It computes on a GPU if there is one. A starting worker skips such checks, because a job may be
+using the GPU."""
 TORCH: Final = "torch"
 LINUX: Final = "linux"
 
@@ -29,13 +32,11 @@ class Check:
     """Whether `--quick` includes it: all quick checks together take less than a minute."""
     thorough: bool = False
     """Whether only `--thorough` includes it."""
-    on_device: bool = False
-    """Whether it computes on a GPU if there is one. A starting worker skips such checks, because a
-    job may be using the GPU."""
     trains: bool = False
     """Whether it runs stages: it is called as `function(context, jobs)` in the doctor's process."""
     needs: tuple[str, ...] = ()
-    """GPU, TORCH, LINUX, or names of packages to import; what is missing makes it `not_run`."""
+    """GPU, IDLE_GPU, TORCH, LINUX, or names of packages to import; what is missing makes it
+    `not_run`."""
 
 
 class Finding(BaseModel):

@@ -21,7 +21,6 @@ from service import own_packages
 from service.prctl import adopt_orphans
 from worker.doctor.check import Context
 
-_CONTEXT, _RESULT, _OUTPUT = "context.json", "result.json", "output"
 _TAIL_CHARACTERS: Final = 1500
 # A process that the kernel cannot kill (inside a driver call) must not delay the other checks.
 _KILL_SECONDS: Final = 10.0
@@ -39,6 +38,12 @@ class Done:
     """What the function returned, as JSON, even if its process failed later."""
 
 
+def ending(status: int | None) -> str:
+    if status is None:
+        return "was killed at its limit"
+    return f"ended with status {status}" if status >= 0 else f"ended with signal {-status}"
+
+
 def run(reference: str, context: Context, *, seconds: float) -> Done:
     """Call `module:function` with the context. When it ends, all that it started is killed.
 
@@ -47,28 +52,27 @@ def run(reference: str, context: Context, *, seconds: float) -> Done:
     """
     adopt_orphans()
     folder, earlier = context.scratch.parent, set(_descendants())
-    (folder / _CONTEXT).write_text(context.model_dump_json(), encoding="utf-8")
+    output, result = folder / "output", folder / "result.json"
+    (folder / "context.json").write_text(context.model_dump_json(), encoding="utf-8")
     own = ("worker.doctor.isolated", reference, str(folder))
-    with (folder / _OUTPUT).open("wb") as output:
+    with output.open("wb") as file:
         process = subprocess.Popen(
             own_packages.python("worker.processes.parent_death", str(os.getpid()), *own),
             cwd=context.scratch,
             stdin=subprocess.DEVNULL,
-            stdout=output,
+            stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
         status: int | None = None
         try:
-            status = process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            pass
+            with suppress(subprocess.TimeoutExpired):
+                status = process.wait(seconds)
         finally:
             _kill_all_but(earlier)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(1)
-    result, text = folder / _RESULT, (folder / _OUTPUT).read_text(errors="replace")
-    tail = text[-_TAIL_CHARACTERS:].strip()
+    tail = output.read_text(errors="replace")[-_TAIL_CHARACTERS:].strip()
     return Done(status, tail, result.read_bytes() if result.exists() else None)
 
 
@@ -95,12 +99,12 @@ def function_of(reference: str) -> Callable[..., Any]:
 
 def main() -> None:
     reference, folder = sys.argv[1], Path(sys.argv[2])
-    context = Context.model_validate_json((folder / _CONTEXT).read_bytes())
+    context = Context.model_validate_json((folder / "context.json").read_bytes())
     result = function_of(reference)(context)
     # Renamed, so that a process killed meanwhile leaves no partial result.
-    partial = folder / f"{_RESULT}.partial"
+    partial = folder / "partial.json"
     partial.write_text(result.model_dump_json(), encoding="utf-8")
-    partial.rename(folder / _RESULT)
+    partial.rename(folder / "result.json")
 
 
 if __name__ == "__main__":

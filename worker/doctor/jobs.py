@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -19,6 +20,17 @@ from worker.processes.child import Child
 
 _POLL_SECONDS: Final = 0.05
 _LOG_TAIL_CHARACTERS: Final = 1500
+# Checks compare numbers between runs: by default a job saves and evaluates nothing on the way.
+_TRAINING: Final[dict[str, Any]] = {
+    "max_steps": 4,
+    "per_device_train_batch_size": 4,
+    "per_device_eval_batch_size": 4,
+    "learning_rate": 1e-2,
+    "logging_steps": 1,
+    "save_strategy": "no",
+    "eval_on_start": False,
+    "precision": "fp32",
+}
 
 
 class StageFailedError(Exception):
@@ -50,11 +62,9 @@ class Ended:
         metrics = self.trained.metrics.items()
         return {n: v for n, v in metrics if n.startswith("eval_") and not n.endswith(speeds)}
 
-    @property
-    def checkpoints(self) -> dict[int, Path]:
-        """Step → folder."""
+    def checkpoint(self, step: int) -> Path:
         saved = [event for event in self.events if isinstance(event, CheckpointSaved)]
-        return {event.step: self.workspace / event.path for event in saved}
+        return next(self.workspace / event.path for event in saved if event.step == step)
 
     @property
     def notices(self) -> list[Notice]:
@@ -63,19 +73,6 @@ class Ended:
     @property
     def model(self) -> Path:
         return self.workspace / str(self.trained.output_dir)
-
-
-# Checks compare numbers between runs: by default a job saves and evaluates nothing on the way.
-_TRAINING: Final[dict[str, Any]] = {
-    "max_steps": 4,
-    "per_device_train_batch_size": 4,
-    "per_device_eval_batch_size": 4,
-    "learning_rate": 1e-2,
-    "logging_steps": 1,
-    "save_strategy": "no",
-    "eval_on_start": False,
-    "precision": "fp32",
-}
 
 
 @dataclass
@@ -90,7 +87,6 @@ class Jobs:
     deadline: float = float("inf")
     _prepared: dict[str, PrepareResult] = field(default_factory=dict)
     _runs: int = 0
-    _has_files: bool = False
 
     def __post_init__(self) -> None:
         self._settings = Settings(home=self.folder, malloc="system")
@@ -113,38 +109,38 @@ class Jobs:
 
         Raises StageFailedError if a stage does not finish.
         """
-        prepared = self._prepare(body)
+        key = json.dumps(body, sort_keys=True)
+        if key not in self._prepared:
+            ended = self._run(Stage.PREPARE, body)
+            self._prepared[key] = PrepareResult.model_validate(ended.result)
         one = {"gpus": 1 if self._gpus else 0}
         job = {"resources": one, **body, "training": {**_TRAINING, **training}}
         gpus = self._gpus[: job["resources"]["gpus"]]
-        return self._run(Stage.TRAIN, job, prepared=prepared, resume_from=resume_from, gpus=gpus)
+        return self._run(
+            Stage.TRAIN, job, prepared=self._prepared[key], resume_from=resume_from, gpus=gpus
+        )
 
     def body(
         self, task: str, splits: Sequence[str] = ("train",), **parameters: Any
     ) -> dict[str, Any]:
         """The task, model and dataset of a spec; its files are written at the first call.
 
-        Raises StageFailedError if they cannot be. torch writes them, so in a process of its own: if
-        it crashes there, the report goes on.
+        Raises StageFailedError if they cannot be.
         """
-        files = self.folder / "tiny" / "files"
-        if not self._has_files:
-            files.mkdir(parents=True, exist_ok=True)
-            context = self.context.model_copy(update={"scratch": files})
-            left = self.deadline - time.monotonic()
-            done = isolated.run("worker.doctor.tiny:write", context, seconds=left)
-            if done.result is None:
-                how = _ending(done.status)
-                raise StageFailedError(f"the process that writes tiny models {how}: {done.tail}")
-            self._has_files = True
-        return tiny.job(task, files, splits, **parameters)
+        return tiny.job(task, self._files, splits, **parameters)
 
-    def _prepare(self, body: Mapping[str, Any]) -> PrepareResult:
-        key = json.dumps(body, sort_keys=True)
-        if key not in self._prepared:
-            ended = self._run(Stage.PREPARE, body, gpus=[])
-            self._prepared[key] = PrepareResult.model_validate(ended.result)
-        return self._prepared[key]
+    @cached_property
+    def _files(self) -> Path:
+        """In a process of its own, because torch writes them: the report goes on if it crashes."""
+        files = self.folder / "tiny" / "files"
+        files.mkdir(parents=True, exist_ok=True)
+        context = self.context.model_copy(update={"scratch": files})
+        left = self.deadline - time.monotonic()
+        done = isolated.run("worker.doctor.tiny:write", context, seconds=left)
+        if done.result is None:
+            how = f"{isolated.ending(done.status)}: {done.tail}"
+            raise StageFailedError(f"the process that writes tiny models {how}")
+        return files
 
     def _run(self, stage: Stage, body: Mapping[str, Any], **fields: Any) -> Ended:
         request = self._request(stage, body, fields)
@@ -152,9 +148,7 @@ class Jobs:
         file, log = folder / "request.json", folder / "job.log"
         file.write_text(request.model_dump_json(indent=1))
         command = stage_command.stage_command(request, file)
-        variables = stage_environment.stage_environment(
-            self._settings, request.stage, request.gpus or ()
-        )
+        variables = stage_environment.stage_environment(self._settings, stage, request.gpus)
         start = self._forks.start if self._forks is not None else spawn.new_interpreter
         with Child(command, variables, folder, log, start=start) as child:
             events = list(self._events(child))
@@ -166,7 +160,7 @@ class Jobs:
             message = f"ended with {last.failure.code}: {last.failure.message}"
         else:
             tail = log.read_text(errors="replace")[-_LOG_TAIL_CHARACTERS:].strip()
-            message = f"{_ending(status)} and without a result. Its log: {tail}"
+            message = f"{isolated.ending(status)} and without a result. Its log: {tail}"
         raise StageFailedError(f"the stage `{stage}` {message}")
 
     def _events(self, child: Child) -> Iterator[StageEvent]:
@@ -195,7 +189,3 @@ class Jobs:
             model_roots=[self.folder],
             **fields,
         )
-
-
-def _ending(status: int | None) -> str:
-    return "was killed at its limit" if status is None else f"ended with status {status}"

@@ -14,7 +14,7 @@ from worker.devices.cpus import cores, cpu_name
 from worker.devices.gpus import devices, nvml
 from worker.doctor.check import TorchView
 
-PACKAGES: Final = (
+_PACKAGES: Final = (
     *("finetune-service", "torch", "triton", "transformers", "accelerate", "peft", "datasets"),
     *("tokenizers", "safetensors", "bitsandbytes", "torchao", "liger-kernel", "deepspeed"),
     *("numpy", "mlflow-skinny", "mlflow", "huggingface-hub", "nvidia-ml-py", "psutil"),
@@ -25,7 +25,7 @@ _GIB: Final = 1024**3
 
 
 def describe(torch: TorchView) -> dict[str, JsonValue]:
-    """The machine as JSON; the Markdown report shows its keys."""
+    """What the report says of the machine itself."""
     memory = psutil.virtual_memory()
     return {
         "os": _os_name(),
@@ -35,16 +35,15 @@ def describe(torch: TorchView) -> dict[str, JsonValue]:
         "cores": cores(),
         "memory_gib": round(memory.total / _GIB, 1),
         "memory_available_gib": round(memory.available / _GIB, 1),
-        "container": container(),
-        "driver": driver_version(),
-        "gpus": [dict(device) for device in devices() if device["type"] != "cpu"],
+        "container": _container(),
+        "driver": _driver_version(),
+        "gpus": [device for device in devices() if device["type"] != "cpu"],
         "torch": torch.model_dump(mode="json"),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: _version(name) for name in _PACKAGES},
     }
 
 
-def driver_version() -> str | None:
-    """The version of the NVIDIA driver from NVML; None without a driver."""
+def _driver_version() -> str | None:
     try:
         with nvml():
             return str(pynvml.nvmlSystemGetDriverVersion())
@@ -52,13 +51,13 @@ def driver_version() -> str | None:
         return None
 
 
-def container(root: Path = Path("/")) -> str:
-    """`docker`, `podman`, `kubernetes` or `none`, by their marker files and variables."""
+def _container() -> str:
+    """By its marker files and variables."""
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         return "kubernetes"
-    if (root / "run/.containerenv").exists():
+    if Path("/run/.containerenv").exists():
         return "podman"
-    return "docker" if (root / ".dockerenv").exists() else "none"
+    return "docker" if Path("/.dockerenv").exists() else "none"
 
 
 def _os_name() -> str:

@@ -33,17 +33,14 @@ class Cleaner:
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self._environment = dict(os.environ if environment is None else environment)
         self._replacements = sorted(self._find(), key=lambda pair: -len(pair[0]))
-        # Whole words only. NCCL begins each line of its output with the host name.
-        host = platform.node()
-        word = re.compile(rf"(?<![\w-]){re.escape(host)}(?![\w-])")
-        self._names = [(word, "<host>")] if len(host) >= _MIN_HOST_LENGTH else []
 
     def text(self, text: str) -> str:
         for found, shown in self._replacements:
             text = text.replace(found, shown)
-        text = mask(text)
-        for pattern, shown in self._names:
-            text = pattern.sub(shown, text)
+        text, host = mask(text), platform.node()
+        if len(host) >= _MIN_HOST_LENGTH:
+            # Whole words only. NCCL begins each line of its output with the host name.
+            text = re.sub(rf"(?<![\w-]){re.escape(host)}(?![\w-])", "<host>", text)
         return _UUID.sub(r"\1…", text)
 
     def value(self, value: JsonValue) -> JsonValue:
@@ -58,10 +55,10 @@ class Cleaner:
 
     def variables(self) -> dict[str, str]:
         """The environment variables that matter; the values of secrets are masked."""
-        shown = {n: v for n, v in sorted(self._environment.items()) if _SHOWN.match(n)}
         return {
             name: MASK if _SECRET.search(name) else self.text(value)
-            for name, value in shown.items()
+            for name, value in sorted(self._environment.items())
+            if _SHOWN.match(name)
         }
 
     def _find(self) -> Iterator[tuple[str, str]]:

@@ -11,12 +11,11 @@ from pathlib import Path
 from traceback import format_exc
 from typing import Final
 
-from pydantic import ValidationError
-
 from worker.devices.gpus import gpus
 from worker.doctor import isolated
 from worker.doctor.check import (
     GPU,
+    IDLE_GPU,
     LINUX,
     TORCH,
     Check,
@@ -47,45 +46,37 @@ class Line:
 
 @dataclass
 class Examination:
-    torch: TorchView = field(default_factory=TorchView)
-    lines: list[Line] = field(default_factory=list)
-    interrupted: bool = False
-
-
-@dataclass(frozen=True)
-class Doctor:
-    """`scratch` is an empty folder that the caller removes."""
+    """`scratch` is an empty folder that the caller removes; `run` sets the last three."""
 
     checks: Sequence[Check]
     scratch: Path
     in_background: bool = False
     package: str = "worker.doctor.checks"
     """Where the checks' files are."""
+    torch: TorchView = field(default_factory=TorchView)
+    lines: list[Line] = field(default_factory=list)
+    interrupted: bool = False
 
-    def examine(self, report: Callable[[Line], None]) -> Examination:
+    def run(self, report: Callable[[Line], None]) -> None:
         """Call `report` for each line as soon as it is known. After KeyboardInterrupt the remaining
         checks are `not_run`."""
         os.environ |= _OFFLINE
-        done = Examination()
         try:
             context = self._context()
-            done.torch = context.torch
+            self.torch = context.torch
             with Jobs(self._folder("jobs"), context) as jobs:
                 for check in self.checks:
-                    done.lines.append(self._line(check, context, jobs))
-                    report(done.lines[-1])
+                    self.lines.append(self._line(check, context, jobs))
+                    report(self.lines[-1])
         except KeyboardInterrupt:
-            done.interrupted = True
-        for check in self.checks[len(done.lines) :]:
-            finding = not_run(reason="the doctor was interrupted")
-            done.lines.append(Line(check, finding))
-            report(done.lines[-1])
-        return done
+            self.interrupted = True
+        for check in self.checks[len(self.lines) :]:
+            self.lines.append(Line(check, not_run(reason="the doctor was interrupted")))
+            report(self.lines[-1])
 
-    @property
-    def _time_factor(self) -> float:
-        """Longer limits in the background, where jobs have priority and no user waits."""
-        return 10.0 if self.in_background else 1.0
+    def _limit(self, seconds: float) -> float:
+        """Longer in the background, where jobs have priority and no user waits."""
+        return 10 * seconds if self.in_background else seconds
 
     def _folder(self, name: str) -> Path:
         scratch = self.scratch / name / "scratch"
@@ -93,48 +84,37 @@ class Doctor:
         return scratch
 
     def _context(self) -> Context:
-        found = [dict(gpu) for gpu in gpus()]
-        folder = self._folder("torch-view")
-        context = Context(scratch=folder, in_background=self.in_background, gpus=found)
-        limit = self._time_factor * _TORCH_SECONDS
-        done = isolated.run("worker.doctor.torch_view:query", context, seconds=limit)
-        try:
-            view = TorchView.model_validate_json(done.result or b"")
-        except ValidationError:
-            ending = "did not finish in time" if done.status is None else f"ended ({done.status})"
+        context = Context(
+            scratch=self._folder("torch-view"), in_background=self.in_background, gpus=gpus()
+        )
+        query, limit = "worker.doctor.torch_view:query", self._limit(_TORCH_SECONDS)
+        done = isolated.run(query, context, seconds=limit)
+        ending = isolated.ending(done.status)
+        if done.result is None:
             view = TorchView(reason=f"the process that queries torch {ending}: {done.tail}")
+        else:
+            view = TorchView.model_validate_json(done.result)
         return context.model_copy(update={"torch": view})
 
     def _line(self, check: Check, context: Context, jobs: Jobs) -> Line:
         lacking = lacks(check, context)
         if lacking is not None:
             return Line(check, lacking)
-        started = time.monotonic()
-        run = self._train if check.trains else self._isolate
-        finding = run(check, context.model_copy(update={"name": check.name}), jobs)
+        started, limit = time.monotonic(), self._limit(check.seconds)
+        reference = f"{self.package}.{check.run}"
+        own = context.model_copy(update={"name": check.name})
+        if check.trains:
+            jobs.deadline = started + limit
+            finding = _train(reference, own, jobs)
+        else:
+            finding = self._isolate(reference, own, limit)
         return Line(check, finding, round(time.monotonic() - started, 2))
 
-    def _train(self, check: Check, context: Context, jobs: Jobs) -> Finding:
-        jobs.deadline = time.monotonic() + self._time_factor * check.seconds
+    def _isolate(self, reference: str, context: Context, limit: float) -> Finding:
+        scratch = self._folder(context.name)
+        context = context.model_copy(update={"scratch": scratch})
         try:
-            run = isolated.function_of(f"{self.package}.{check.run}")
-            finding: Finding = run(context, jobs)
-        except StageFailedError as error:
-            remedy = "See the checks above this one; if all are ok, please send this report."
-            return failed("a tiny job failed", reason=str(error), remedy=remedy)
-        except Exception:
-            return failed("the check failed", reason=format_exc(), remedy=_REPORT_IT)
-        return finding
-
-    def _isolate(self, check: Check, context: Context, _: Jobs) -> Finding:
-        scratch = self._folder(check.name)
-        limit = self._time_factor * check.seconds
-        try:
-            done = isolated.run(
-                f"{self.package}.{check.run}",
-                context.model_copy(update={"scratch": scratch}),
-                seconds=limit,
-            )
+            done = isolated.run(reference, context, seconds=limit)
         finally:
             shutil.rmtree(scratch.parent, ignore_errors=True)
         if done.result is not None:
@@ -146,20 +126,27 @@ class Doctor:
                 remedy="Run it again with nothing else running; if it hangs again, update the "
                 "driver and send this report.",
             )
-        ending = f"status {done.status}" if done.status >= 0 else f"signal {-done.status}"
-        summary = f"the check's process ended with {ending}"
+        summary = f"the check's process {isolated.ending(done.status)}"
         return failed(summary, reason=done.tail, remedy=_REPORT_IT)
+
+
+def _train(reference: str, context: Context, jobs: Jobs) -> Finding:
+    try:
+        finding: Finding = isolated.function_of(reference)(context, jobs)
+    except StageFailedError as error:
+        remedy = "See the checks above this one; if all are ok, please send this report."
+        return failed("a tiny job failed", reason=str(error), remedy=remedy)
+    except Exception:
+        return failed("the check failed", reason=format_exc(), remedy=_REPORT_IT)
+    return finding
 
 
 def lacks(check: Check, context: Context) -> Finding | None:
     """`not_run` with the reason, if the machine lacks something that the check needs."""
-    if context.in_background and check.on_device and context.device == "cuda":
-        reason = "it computes on the GPU, which a job may be using: run `finetune doctor`"
-        return not_run(reason=reason)
     for need in check.needs:
         reason = _missing(need, context)
         if reason:
-            is_package = need not in (GPU, TORCH, LINUX)
+            is_package = need not in (GPU, IDLE_GPU, TORCH, LINUX)
             remedy = f"If you want to use it: `pip install {need}`." if is_package else ""
             return not_run(reason=reason, remedy=remedy)
     return None
@@ -172,6 +159,9 @@ def _missing(need: str, context: Context) -> str:
         if context.gpus:
             why = "torch cannot use this machine's GPU: see the check `torch`"
         return "" if context.torch.available else why
+    if need == IDLE_GPU:
+        why = "it computes on the GPU, which a job may be using: run `finetune doctor`"
+        return why if context.in_background and context.torch.available else ""
     if need == TORCH:
         return "" if context.torch.version else "torch cannot be imported: see the check `torch`"
     if need == LINUX:

@@ -1,16 +1,12 @@
 """The folder where checks write: one per run, removed at its end or by the next run."""
 
-import fcntl
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Final
 
-_LOCK: Final = "lock"
-_PREFIX: Final = "run-"
+from service import locked_folder
 
 
 @contextmanager
@@ -22,26 +18,15 @@ def folder(home: Path) -> Iterator[Path]:
     root = home / "doctor"
     try:
         root.mkdir(parents=True, exist_ok=True)
-        for left in root.glob(f"{_PREFIX}*"):
-            if _is_free(left / _LOCK):
-                shutil.rmtree(left, ignore_errors=True)
-        own = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
+        own = Path(tempfile.mkdtemp(prefix="run-", dir=root))
     except OSError:
         own = Path(tempfile.mkdtemp(prefix="finetune-doctor-"))
-    descriptor = os.open(own / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
+    with ExitStack() as ending:
+        ending.callback(shutil.rmtree, own, ignore_errors=True)
         with suppress(OSError):  # a file system without locks
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            ending.enter_context(locked_folder.if_free(own))
+            for left in root.iterdir():
+                with locked_folder.if_free(left) as is_free:
+                    if is_free:
+                        shutil.rmtree(left, ignore_errors=True)
         yield own
-    finally:
-        os.close(descriptor)
-        shutil.rmtree(own, ignore_errors=True)
-
-
-def _is_free(lock: Path) -> bool:
-    try:
-        with lock.open() as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # locked; or its run has only just created the folder
-        return False
-    return True

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from worker.doctor.check import Context, Finding, ok
 
+Row = dict[str, Any]
+
 SENTENCES: Final = (
     "the report of the water board was read by all who were there in the morning",
     "a river runs from the hills to the old town and on to the sea",
@@ -18,40 +20,29 @@ SENTENCES: Final = (
     "the school is near the first bridge and the mill near the second",
     "the sea is far from the hills but near the town",
 )
-_SPECIALS: Final = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<s>", "</s>")
-
-ENCODER, DECODER, BOTH = "encoder", "decoder", "encoder-decoder"
-_SHORT: Final[dict[str, Any]] = {
-    "max_source_length": 32,
-    "max_target_length": 8,
-    "generation": {"min_new_tokens": 4},
+_SPECIALS: Final = {
+    "pad_token": "[PAD]",
+    "unk_token": "[UNK]",
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "mask_token": "[MASK]",
+    "bos_token": "<s>",
+    "eos_token": "</s>",
 }
-# Task → its model and its parameters: so few tokens that a step takes milliseconds.
-_TASKS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
-    "question-answering": (ENCODER, {"max_seq_length": 48, "doc_stride": 8}),
-    "causal-lm": (DECODER, {"block_size": 16}),
-    "masked-lm": (ENCODER, {"max_seq_length": 32, "line_by_line": True, "mlm_probability": 0.3}),
-    "text-classification": (ENCODER, {"max_seq_length": 32}),
-    "token-classification": (ENCODER, {"max_seq_length": 32}),
-    "summarization": (BOTH, _SHORT),
-    "translation": (BOTH, _SHORT),
-    "chat": (DECODER, {"max_length": 48, "packing": "bfd"}),
-    "preference": (DECODER, {"max_length": 48}),
-    "reward": (DECODER, {"max_length": 48}),
-}
-PREDICTED: Final = 6
-"""Rows of the test splits."""
-_LABELS: Final = ("answers", "label", "tags", "summary", "target")
-"""Columns that rows to predict do not have."""
+_VOCABULARY: Final = 384
 _CHAT_TEMPLATE: Final = (
     "{% for turn in messages %}{{ bos_token + turn.role + ':' + turn.content + eos_token }}"
     "{% endfor %}{% if add_generation_prompt %}{{ bos_token + 'assistant:' }}{% endif %}"
 )
+PREDICTED: Final = 6
+"""Rows of the test splits."""
+_LABELS: Final = ("answers", "label", "tags", "summary", "target")
+"""Columns that rows to predict do not have."""
 
 
 def job(task: str, folder: Path, splits: Sequence[str], **parameters: Any) -> dict[str, Any]:
     """The task, model and dataset of a spec whose files `write` has written to `folder`."""
-    body, usual = _TASKS[task]
+    body, usual, _ = _TASKS[task]
     files = {split: str(folder / f"{task}-{split}.jsonl") for split in splits}
     return {
         "task": {"type": task, **usual, **parameters},
@@ -67,77 +58,83 @@ def write(context: Context) -> Finding:
 
     logging.disable_progress_bar()
     folder = context.scratch
-    for body, make in _MAKERS.items():
+    for body, make in _MODELS.items():
         torch.manual_seed(0)
         make().save_pretrained(folder / body)
         _tokenizer(body).save_pretrained(folder / body)
-    for task in _TASKS:
-        rows = _rows(task)
-        splits = {
-            "train": rows,
-            "validation": rows[:12],
-            "test": [*map(_to_predict, rows[:PREDICTED])],
-        }
-        for split, some in splits.items():
+    for task, (_, _, row) in _TASKS.items():
+        # Each sentence in a few lengths, so that batches have padding.
+        rows = [row(" ".join(s.split()[:length])) for length in (4, 9, 99) for s in SENTENCES]
+        asked = [_to_predict(row) for row in rows[:PREDICTED]]
+        for split, some in {"train": rows, "validation": rows[:12], "test": asked}.items():
             lines = "".join(json.dumps(row) + "\n" for row in some)
             (folder / f"{task}-{split}.jsonl").write_text(lines)
     return ok("the models and data of all tasks are written")
 
 
-def _to_predict(row: dict[str, Any]) -> dict[str, Any]:
+def _to_predict(row: Row) -> Row:
     """Without labels; with a mask, which only masked language models need."""
     kept = {name: value for name, value in row.items() if name not in _LABELS}
     return {name: f"[MASK] {value}" if name == "text" else value for name, value in kept.items()}
 
 
-def _rows(task: str) -> list[dict[str, Any]]:
-    """Each sentence in a few lengths, so that batches have padding."""
-    row = _ROWS.get(task, lambda text: {"text": text})
-    return [row(" ".join(s.split()[:length])) for length in (4, 9, 99) for s in SENTENCES]
-
-
-def _question(text: str) -> dict[str, Any]:
+def _question(text: str) -> Row:
     word = text.split()[1]
-    start = text.index(word)
-    answers = {"text": [word], "answer_start": [start]}
+    answers = {"text": [word], "answer_start": [text.index(word)]}
     return {"question": "what is second?", "context": text, "answers": answers}
 
 
-def _turns(text: str) -> dict[str, Any]:
+def _turns(text: str) -> Row:
     words = text.split()
     turns = {"user": " ".join(words[:2]), "assistant": " ".join(words[2:])}
     return {"messages": [{"role": role, "content": said} for role, said in turns.items()]}
 
 
-def _pair(text: str) -> dict[str, Any]:
+def _pair(text: str) -> Row:
     """The better answer continues the text, the worse one continues it in reverse."""
     words = text.split()
-    rest = words[2:]
-    return {
-        "prompt": " ".join(words[:2]),
-        "chosen": " ".join(rest),
-        "rejected": " ".join([*rest[::-1], "not"]),
-    }
+    worse = [*words[:1:-1], "not"]
+    prompt, chosen = " ".join(words[:2]), " ".join(words[2:])
+    return {"prompt": prompt, "chosen": chosen, "rejected": " ".join(worse)}
 
 
-def _tagged(text: str) -> dict[str, Any]:
+def _tagged(text: str) -> Row:
     tags = ["B-ARTICLE" if word in {"the", "a"} else "O" for word in text.split()]
     return {"tokens": text.split(), "tags": tags}
 
 
-def _begin(text: str) -> str:
-    return " ".join(text.split()[:3])
+def _classified(text: str) -> Row:
+    return {"text": text, "label": "long" if len(text) > 40 else "short"}
 
 
-_ROWS: Final[dict[str, Callable[[str], dict[str, Any]]]] = {
-    "question-answering": _question,
-    "text-classification": lambda t: {"text": t, "label": "long" if len(t) > 40 else "short"},
-    "token-classification": _tagged,
-    "summarization": lambda text: {"text": text, "summary": _begin(text)},
-    "translation": lambda text: {"source": text, "target": _begin(text)},
-    "chat": _turns,
-    "preference": _pair,
-    "reward": _pair,
+def _first_words(source: str, target: str) -> Callable[[str], Row]:
+    return lambda text: {source: text, target: " ".join(text.split()[:3])}
+
+
+def _text(text: str) -> Row:
+    return {"text": text}
+
+
+ENCODER, DECODER, BOTH = "encoder", "decoder", "encoder-decoder"
+_READ: Final = {"max_seq_length": 32}
+_MASKED: Final = {**_READ, "line_by_line": True, "mlm_probability": 0.3}
+_WRITTEN: Final[dict[str, Any]] = {
+    "max_source_length": 32,
+    "max_target_length": 8,
+    "generation": {"min_new_tokens": 4},
+}
+# Task → its model, its parameters (so few tokens that a step takes milliseconds), a row of a text.
+_TASKS: Final[dict[str, tuple[str, dict[str, Any], Callable[[str], Row]]]] = {
+    "question-answering": (ENCODER, {"max_seq_length": 48, "doc_stride": 8}, _question),
+    "causal-lm": (DECODER, {"block_size": 16}, _text),
+    "masked-lm": (ENCODER, _MASKED, _text),
+    "text-classification": (ENCODER, _READ, _classified),
+    "token-classification": (ENCODER, _READ, _tagged),
+    "summarization": (BOTH, _WRITTEN, _first_words("text", "summary")),
+    "translation": (BOTH, _WRITTEN, _first_words("source", "target")),
+    "chat": (DECODER, {"max_length": 48, "packing": "bfd"}, _turns),
+    "preference": (DECODER, {"max_length": 48}, _pair),
+    "reward": (DECODER, {"max_length": 48}, _pair),
 }
 
 
@@ -149,14 +146,14 @@ def _tokenizer(body: str) -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
+    specials = [*_SPECIALS.values()]
     backend = Tokenizer(models.BPE(unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     backend.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=384,
-        special_tokens=list(_SPECIALS),
-        initial_alphabet=alphabet,
+        vocab_size=_VOCABULARY,
+        special_tokens=specials,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     backend.train_from_iterator(SENTENCES, trainer)
@@ -165,22 +162,14 @@ def _tokenizer(body: str) -> Any:
         DECODER: ("<s> $A", "<s> $A $B"),
         BOTH: ("$A </s>", "$A </s> $B </s>"),
     }[body]
-    backend.post_processor = processors.TemplateProcessing(
-        single=single,
-        pair=pair,
-        special_tokens=[(token, number) for number, token in enumerate(_SPECIALS)],
-    )
-    names = ["pad", "unk", "cls", "sep", "mask", "bos", "eos"]
-    tokens = {f"{name}_token": token for name, token in zip(names, _SPECIALS, strict=True)}
+    numbered = [(token, number) for number, token in enumerate(specials)]
+    backend.post_processor = processors.TemplateProcessing(single, pair, special_tokens=numbered)
+    template = _CHAT_TEMPLATE if body == DECODER else None
     return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        model_max_length=64,
-        chat_template=_CHAT_TEMPLATE if body == DECODER else None,
-        **tokens,
+        tokenizer_object=backend, model_max_length=64, chat_template=template, **_SPECIALS
     )
 
 
-_VOCABULARY: Final = 384
 _SIZES: Final[dict[str, Any]] = {
     "vocab_size": _VOCABULARY,
     "hidden_size": 32,
@@ -214,4 +203,4 @@ def _encoder_decoder() -> Any:
     return T5ForConditionalGeneration(config)
 
 
-_MAKERS: Final = {ENCODER: _encoder, DECODER: _decoder, BOTH: _encoder_decoder}
+_MODELS: Final = {ENCODER: _encoder, DECODER: _decoder, BOTH: _encoder_decoder}

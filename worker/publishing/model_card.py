@@ -215,7 +215,9 @@ def _limits(spec: JobSpec) -> str:
 
 
 def _procedure(spec: JobSpec, trained: TrainResult) -> str:
-    sections = [spec.task.model_dump(), spec.training.model_dump() | _precision(trained)]
+    used = trained.precision  # that `auto` has resolved to
+    precision = {"precision": used, "bf16": used == "bf16", "fp16": used == "fp16"}
+    sections = [spec.task.model_dump(), spec.training.model_dump() | precision]
     if spec.peft is not None:
         adapter = spec.peft.model_dump(exclude_none=True)
         sections.append({f"peft.{name}": value for name, value in adapter.items()})
@@ -240,12 +242,6 @@ def _procedure(spec: JobSpec, trained: TrainResult) -> str:
 def _option(value: Any) -> str:
     text = str(value)
     return escaping.markdown(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
-
-
-def _precision(trained: TrainResult) -> dict[str, object]:
-    """The precision that `auto` has resolved to."""
-    used = trained.precision
-    return {"precision": used, "bf16": used == "bf16", "fp16": used == "fp16"}
 
 
 def _chosen(trained: TrainResult) -> str:

@@ -1,6 +1,7 @@
 """Which layers this machine has, and what a stage could do where one of them is missing."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from worker.sandbox.view import Layer, View
 log = structlog.get_logger(__name__)
 
 _TRIAL_SECONDS: Final = 60.0
+_MOST_TRIALS: Final = 3
 
 
 class SandboxError(Exception):
@@ -83,7 +85,17 @@ def _available(layer: Layer) -> bool:
 
 @lru_cache
 def _has_namespaces() -> bool:
-    """Tried in a process of its own: what a kernel, a container or a policy forbids differs."""
+    """Tried in a process of its own: what a kernel, a container or a policy forbids differs. One
+    that was killed, as for memory, says nothing about it: stages must not be confined less."""
+    for _ in range(_MOST_TRIALS):
+        status = _try_namespaces()
+        if status not in (None, -signal.SIGKILL):
+            break
+    return status == 0
+
+
+def _try_namespaces() -> int | None:
+    """The return code of the process; None if it did not end in time."""
     layers = (Layer.NAMESPACES,)
     devices = machine.devices(with_gpus=False)
     view = View(layers, read=tuple(machine.readable({})), devices=devices)
@@ -103,7 +115,8 @@ def _has_namespaces() -> bool:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return False
+            return None
     if done.returncode:
-        log.info("sandbox.namespaces_unavailable", reason=done.stderr.strip()[-300:])
-    return done.returncode == 0
+        reason = done.stderr.strip()[-300:]
+        log.info("sandbox.namespaces_unavailable", status=done.returncode, reason=reason)
+    return done.returncode

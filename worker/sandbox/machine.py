@@ -41,6 +41,8 @@ def installed() -> Iterator[Path]:
     yield from map(Path, {sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix})
     yield Path(site.getusersitepackages())
     yield from (own_packages.FOLDER / name for name in ("service", "worker"))
+    # In a source tree: the first metadata of our package on the path, also if another one is there.
+    yield from own_packages.FOLDER.glob("*.egg-info")
 
 
 def import_folders() -> tuple[Path, ...]:

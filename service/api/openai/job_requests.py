@@ -25,19 +25,11 @@ _CLOSED_MODEL: Final = re.compile(r"(ft:)?(gpt-[345]|o[1-9]|davinci-00|babbage-0
 _NATIVE: Final = frozenset(JobSpec.model_fields) - {"model", "metadata"}
 
 
-def _auto_is_none(value: Any) -> Any:
-    return None if value == "auto" else value
-
-
-def _automatic(bounds: Any) -> Any:
-    return Field(default=None, **bounds)
-
-
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-_Auto = BeforeValidator(_auto_is_none)
+_Auto = BeforeValidator(lambda value: None if value == "auto" else value)
 
 
 class _Hyperparameters(_Section):
@@ -352,7 +344,9 @@ class _Translator:
         size = given.get("batch_size") or auto.auto_batch_size(examples, epochs)
         batch = auto.split_batch(size)
         multiplier = given.get("learning_rate_multiplier") or auto.auto_multiplier(size)
-        base = auto.base_rate(self._task_type(), is_adapter="peft" in self._native)
+        task = merged(self._task(), self._native.get("task", {}))
+        task_type = str(task.get("type") if isinstance(task, dict) else task)
+        base = auto.base_rate(task_type, is_adapter="peft" in self._native)
         found: Json = {
             "num_train_epochs": epochs,
             "learning_rate": float(f"{base * multiplier:.6g}"),
@@ -368,10 +362,6 @@ class _Translator:
         if self._validates():
             found["eval_strategy"] = "epoch"
         return found
-
-    def _task_type(self) -> str:
-        task = merged(self._task(), self._native.get("task", {}))
-        return str(task.get("type") if isinstance(task, dict) else task)
 
     def _validates(self) -> bool:
         own = ("dataset.validation", "dataset.validation_split_percentage")

@@ -1,11 +1,11 @@
 """Faults of what becomes of the best trial."""
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from service.api.schemas.problems import Fault
 from service.api.search_checks import fields
-from service.api.search_checks.values import Values, whole_name
+from service.api.search_checks.values import Values
 from service.contract.search.spec import PublishBest, RefitBest
 from service.contract.spec import JobSpec
 
@@ -13,42 +13,48 @@ _NOT_SET: Final = {
     "name": "the job is named after its search",
     "mode": "the job trains a model",
 }
-_NAMES: Final = ("unknown_field", "moved_option")
 
 
 def publish_faults(best: PublishBest, job: JobSpec, values: Values) -> Iterator[Fault]:
-    hub = best.hub or job.hub
-    if hub is None:
+    if best.hub is not None:
+        hub = best.hub.model_dump(mode="json", exclude_unset=True)
+        for fault in values.of_values({"hub": hub}):
+            yield fault.model_copy(update={"path": f"best.{fault.path}"})
+    elif job.hub is None:
         yield Fault(
             path="best.hub",
             code="missing_field",
             message="`publish` needs to know where to: give `best.hub`, or `job.hub`",
         )
-    elif best.hub is not None:
-        for fault in values.of_values({"hub": hub.model_dump(mode="json", exclude_unset=True)}):
-            yield fault.model_copy(update={"path": f"best.{fault.path}"})
 
 
 def refit_faults(best: RefitBest, values: Values) -> Iterator[Fault]:
     """Of the values that `set` puts into the template."""
-    refused = {path: reason for path in best.set if (reason := _reason(path))}
-    for path, reason in refused.items():
-        yield Fault(path=f"best.set.{path}", code="invalid_value", message=reason)
-    for fault in values.of_values({p: v for p, v in best.set.items() if p not in refused}):
-        given = {path for path in best.set if f"{fault.path}.".startswith(f"{path}.")}
-        where = f"best.set.{fault.path}" if given else "best.set"
-        near = whole_name(fault)
-        if fault.code in _NAMES and fault.suggestion is not None and near is not None:
-            message = fault.message.replace(f"`{fault.suggestion}`", f"`{near}`")
+    taken: dict[str, Any] = {}
+    for path, value in best.set.items():
+        refused = _refused(path, f"best.set.{path}")
+        if refused is None:
+            taken[path] = value
         else:
-            message = fault.message if given else f"`job.{fault.path}`: {fault.message}"
-        update = {"path": where, "message": message, "suggestion": near}
-        yield fault.model_copy(update=update)
+            yield refused
+    for fault in values.of_values(taken):
+        yield _of_set(fault, taken)
 
 
-def _reason(path: str) -> str | None:
-    current = fields.current_name(path)
-    if current is not None:
-        return f"an older name of the field: use `{current}`"
+def _refused(path: str, where: str) -> Fault | None:
     reason = _NOT_SET.get(path.partition(".")[0])
-    return None if reason is None else f"a refit does not change it: {reason}"
+    if reason is None:
+        return fields.older_name(path, where)
+    message = f"a refit does not change it: {reason}"
+    return Fault(path=where, code="invalid_value", message=message)
+
+
+def _of_set(fault: Fault, given: dict[str, Any]) -> Fault:
+    path = next((path for path in given if fields.is_of(path, fault)), None)
+    if path is not None:
+        found = fields.unknown(path, fault) or fields.with_whole_name(fault)
+        return found.model_copy(update={"path": f"best.set.{found.path}"})
+    # A rule's sentence names its fields.
+    is_named = fault.code == "conflict"
+    message = fault.message if is_named else f"`job.{fault.path}`: {fault.message}"
+    return fault.model_copy(update={"path": "best.set", "message": message})

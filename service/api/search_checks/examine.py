@@ -10,7 +10,8 @@ from service.api.schemas.jobs import SpecWarning
 from service.api.schemas.problems import Fault
 from service.api.search_checks import expectations, form, objective
 from service.api.search_checks.best import publish_faults, refit_faults
-from service.api.search_checks.values import Examine, Values, range_faults, typed
+from service.api.search_checks.fields import typed
+from service.api.search_checks.values import Examine, Values
 from service.contract.search import defaults
 from service.contract.search.spec import PublishBest, RefitBest, SearchSpec
 from service.contract.spec import JobSpec
@@ -72,8 +73,9 @@ def _template(given: dict[str, Any], examine_job: Examine) -> tuple[list[Fault],
 def _of_fields(template: Any, search: SearchSpec, examine_job: Examine) -> Iterator[Fault]:
     """The faults of the space's fields one by one, where the template is faulty."""
     if isinstance(template, dict) and search.space is not None:
-        yield from range_faults(search.space)
-        yield from Values(template, search.space, examine_job).faults()
+        task = template.get("task")
+        whole = {**template, "task": {"type": task}} if isinstance(task, str) else template
+        yield from Values(whole, search.space, examine_job).faults()
 
 
 def _resolved(search: SearchSpec, job: JobSpec) -> SearchSpec:
@@ -95,7 +97,6 @@ def _of_whole(given: SearchSpec, accepted: SearchSpec, examine_job: Examine) -> 
     # As trials are made: with what the template leaves out still open.
     template = accepted.job.model_dump(mode="json", exclude_unset=True)
     values = Values(template, accepted.dimensions, examine_job, accepted)
-    yield from range_faults(given.dimensions)
     yield from values.faults()
     # Again, with the types of the ranges and the task's space.
     yield from form.conflicts(accepted.contradictions())

@@ -1,13 +1,18 @@
-"""What the field at a path of a job spec takes, by its type."""
+"""What the field at a path of a job spec takes, by its type, and whether a fault is about it."""
 
 from collections.abc import Iterator
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Union, get_args, get_origin
 
+from service.api.schemas.problems import Fault
+from service.contract.search.space import Dimension
 from service.contract.section import SpecModel
 from service.contract.spec import JobSpec
 from service.contract.training import TrainingSpec
 from service.contract.training_arguments.aliases import ALIASES, SWITCHES
+
+_NAMES: Final = ("unknown_field", "moved_option", "unsupported_option")
+_KINDS: Final = ("invalid_type", "invalid_value")
 
 
 def numbers(path: str) -> frozenset[type]:
@@ -19,18 +24,58 @@ def numbers(path: str) -> frozenset[type]:
     return frozenset(kind for kind in (int, float) if kind in found)
 
 
-def current_name(path: str) -> str | None:
-    """Today's path of an option of `training` that has an older name; None for any other."""
+def older_name(path: str, where: str) -> Fault | None:
+    """The fault at `where` if an option of `training` has another name today."""
     section, _, name = path.partition(".")
     if section != "training" or name in TrainingSpec.model_fields:
         return None
     current = ALIASES.get(name) or SWITCHES.get(name, (None, ""))[0]
-    return None if current is None else f"training.{current}"
+    if current is None:
+        return None
+    message = f"an older name of the field: use `training.{current}`"
+    suggestion = f"training.{current}"
+    return Fault(path=where, code="unknown_field", message=message, suggestion=suggestion)
 
 
 def exists(path: str) -> bool:
     """Whether any kind of the sections on the way has it."""
     return bool(_annotations(path))
+
+
+def typed(path: str, dimension: Dimension) -> Dimension:
+    """With the type of the field's numbers, where it says which they are."""
+    takes = numbers(path)
+    if dimension.choices is not None or not takes or dimension.type is not None:
+        return dimension
+    is_integer = takes == {int} or (int in takes and dimension.is_integer)
+    return dimension.model_copy(update={"type": "int" if is_integer else "float"})
+
+
+def is_of(path: str, fault: Fault) -> bool:
+    """Whether the fault is of the field, or of a part of it, or says that it does not exist."""
+    return path.startswith(f"{fault.path}.") or f"{fault.path}.".startswith(f"{path}.")
+
+
+def unknown(path: str, fault: Fault) -> Fault | None:
+    """What is wrong with `path` if the fault is that the field, or a section on the way, does not
+    exist."""
+    is_above = path.startswith(f"{fault.path}.")
+    if fault.code in _NAMES and (is_above or fault.path == path):
+        return with_whole_name(fault)
+    if fault.code in _KINDS and is_above:
+        message = f"`{fault.path}` has no fields of its own"
+        return Fault(path=path, code="unknown_field", message=message, suggestion=fault.path)
+    return None
+
+
+def with_whole_name(fault: Fault) -> Fault:
+    """With the path of the name that is suggested, which a job's faults have from its section."""
+    near = fault.suggestion
+    whole = f"{fault.path.rpartition('.')[0]}.{near}"
+    if near is None or fault.code not in _NAMES or not exists(whole):
+        return fault
+    message = fault.message.replace(f"`{near}`", f"`{whole}`")
+    return fault.model_copy(update={"message": message, "suggestion": whole})
 
 
 def _annotations(path: str) -> list[Any]:

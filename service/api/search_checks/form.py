@@ -1,6 +1,7 @@
 """Faults of a search's own sections: names, types, bounds, and the rules between them."""
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -15,6 +16,8 @@ from service.contract.search.space import Dimension
 from service.contract.search.spec import SearchSpec
 from service.contract.section import BrokenRulesError
 
+_INTEGER: Final = "constrained-int"
+_DIMENSION: Final = "a list of values, or an object with `low` and `high`"
 _OTHER_NAMES: Final = {
     # What Ray, W&B, SigOpt and Optuna call them.
     **dict.fromkeys(("min", "lower", "minimum", "start"), "low"),
@@ -30,8 +33,9 @@ def parsed(given: dict[str, Any]) -> tuple[SearchSpec | None, list[Fault]]:
     try:
         return SearchSpec.model_validate(given), []
     except ValidationError as error:
-        errors = error.errors(include_url=False)
-    return None, [fault for each in errors[:MOST_FAULTS] for fault in _faults(each, given)]
+        # A number has an error as an integer and one as a float, of which one is enough.
+        errors = (each for each in error.errors(include_url=False) if _INTEGER not in each["loc"])
+    return None, [fault for each in islice(errors, MOST_FAULTS) for fault in _faults(each, given)]
 
 
 def conflicts(sentences: Iterable[str]) -> Iterator[Fault]:
@@ -52,8 +56,11 @@ def _faults(error: ErrorDetails, given: dict[str, Any]) -> Iterator[Fault]:
         yield from conflicts(raised.sentences)
     elif error["type"] == "extra_forbidden":
         yield _unknown(error, place)
+    elif place.models == (Dimension,) and error["type"] == "model_type":
+        update = {"message": f"must be {_DIMENSION}", "allowed": _DIMENSION}
+        yield describe(error, place).model_copy(update=update)
     else:
-        yield _of_dimension(describe(error, place), place)
+        yield describe(error, place)
 
 
 def _unknown(error: ErrorDetails, place: Place) -> Fault:
@@ -62,15 +69,3 @@ def _unknown(error: ErrorDetails, place: Place) -> Fault:
     near = _OTHER_NAMES.get(name) if place.owner is Dimension else None
     near = near or names.nearest(name, place.owner.model_fields)
     return unknown(error, place, near, f"; did you mean `{near}`?" if near else "")
-
-
-def _of_dimension(fault: Fault, place: Place) -> Fault:
-    """With what may be there besides what pydantic says."""
-    if fault.code != "invalid_type":
-        return fault
-    wanted = fault.allowed
-    if place.models == (Dimension,) and wanted == "an object" and len(place.path) > 1:
-        wanted = "a list of values, or an object with `low` and `high`"
-    elif place.owner is Dimension and wanted == "a whole number":
-        wanted = "a number"  # which pydantic says as well, where neither fits
-    return fault.model_copy(update={"message": f"must be {wanted}", "allowed": wanted})

@@ -7,38 +7,14 @@ from service.api.schemas.problems import Fault
 from service.contract import task_metrics
 from service.contract.metric_directions import greater_is_better
 from service.contract.search import resources
-from service.contract.search.objectives import Objective
-from service.contract.search.pruners import (
-    AshaPruner,
-    HyperbandPruner,
-    NoPruner,
-    PrunerSpec,
-)
+from service.contract.search.objectives import Direction, Objective
+from service.contract.search.pruners import AshaPruner, HyperbandPruner, NoPruner, PrunerSpec
 from service.contract.search.space import Dimension
 from service.contract.search.spec import SearchSpec
 from service.contract.spec import JobSpec
 from service.studies.rungs import rung_levels
 
-
-def default(job: JobSpec) -> Objective:
-    """The metric that chooses the best model, or the last one that the task lists: the lists begin
-    with the loss."""
-    training = job.training
-    if training.metric_for_best_model is not None:
-        direction = None
-        if training.greater_is_better is not None:
-            direction = "maximize" if training.greater_is_better else "minimize"
-        return Objective.model_validate(
-            {"metric": training.metric_for_best_model, "direction": direction}
-        )
-    reported = task_metrics.names(job.task)
-    sets = job.dataset.validation if isinstance(job.dataset.validation, dict) else {}
-    prefix = next((f"{name}_" for name in sets), "")
-    metric = next((name for name in _PREFERRED if name in reported), reported[0])
-    return Objective(metric=f"{prefix}{metric}")
-
-
-_OF_TEMPLATE: Final = "job.training.metric_for_best_model"
+_OF_TEMPLATE: Final = ("job.training.metric_for_best_model", "job.training.greater_is_better")
 _MORE_OFTEN: Final = "set `job.training.eval_steps` lower"
 _PREFERRED: Final = (
     "f1",
@@ -49,6 +25,27 @@ _PREFERRED: Final = (
     "accuracy",
     "loss",
 )
+
+
+def default(job: JobSpec) -> Objective:
+    """The metric that chooses the best model, or the task's main one, of its first validation
+    set."""
+    training = job.training
+    if training.metric_for_best_model is not None:
+        greater = training.greater_is_better
+        direction: Direction | None = None
+        if greater is not None:
+            direction = "maximize" if greater else "minimize"
+        return Objective(metric=training.metric_for_best_model, direction=direction)
+    reported = task_metrics.names(job.task)
+    metric = next((name for name in _PREFERRED if name in reported), reported[0])
+    return Objective(metric="_".join([*_set_names(job)[:1], metric]))
+
+
+def _set_names(job: JobSpec) -> tuple[str, ...]:
+    """Of several validation sets."""
+    sets = job.dataset.validation
+    return tuple(sets) if isinstance(sets, dict) else ()
 
 
 def resolved(objectives: Sequence[Objective]) -> list[Objective]:
@@ -87,9 +84,9 @@ def faults(
         return
     is_default = given is not None and given.objective is None
     for index, objective in enumerate(objectives):
-        place = "objective.metric" if len(objectives) == 1 else f"objective.{index}.metric"
-        found = list(_unreported(job, objective, _OF_TEMPLATE if is_default else place))
-        yield from found or _undirected(job, objective, place, of_template=is_default)
+        where = "objective" if len(objectives) == 1 else f"objective.{index}"
+        places = _OF_TEMPLATE if is_default else (f"{where}.metric", f"{where}.direction")
+        yield from _of_metric(job, objective, *places)
     if not isinstance(pruner, NoPruner) and job.training.eval_strategy == "no":
         yield Fault(
             path="job.training.eval_strategy",
@@ -99,30 +96,22 @@ def faults(
         )
 
 
-def _unreported(job: JobSpec, objective: Objective, where: str) -> Iterator[Fault]:
-    validation = job.dataset.validation
-    sets = tuple(validation) if isinstance(validation, dict) else ()
-    for sentence in task_metrics.unreported(job.task, objective.metric, sets, where):
-        near = sentence.rpartition("; did you mean `")[2].removesuffix("`?")
+def _of_metric(job: JobSpec, objective: Objective, metric: str, direction: str) -> Iterator[Fault]:
+    """`metric`, `direction`: the fields that decide them."""
+    given = objective.metric
+    unreported = next(task_metrics.unreported(job.task, given, _set_names(job), metric), None)
+    if unreported is not None:
+        near = unreported.rpartition("; did you mean `")[2].removesuffix("`?")
         yield Fault(
-            path=where,
+            path=metric,
             code="unknown_metric",
-            message=sentence,
-            given=objective.metric,
-            suggestion=near if near != sentence else None,
+            message=unreported,
+            given=given,
+            suggestion=near if near != unreported else None,
         )
-
-
-def _undirected(
-    job: JobSpec, objective: Objective, place: str, *, of_template: bool
-) -> Iterator[Fault]:
-    if objective.direction is not None:
-        return
-    metric, direction = place, f"{place.removesuffix('metric')}direction"
-    if of_template:
-        metric, direction = _OF_TEMPLATE, "job.training.greater_is_better"
-    for sentence in task_metrics.undirected(job.task, objective.metric, metric, direction):
-        yield Fault(path=direction, code="missing_field", message=sentence, given=objective.metric)
+    elif objective.direction is None:
+        for sentence in task_metrics.undirected(job.task, given, metric, direction):
+            yield Fault(path=direction, code="missing_field", message=sentence, given=given)
 
 
 def pruner_faults(
@@ -133,7 +122,15 @@ def pruner_faults(
         return
     total = resources.total(job.training, space, pruner.unit)
     every = resources.every(job.training, space, pruner.unit)
-    if isinstance(pruner, AshaPruner | HyperbandPruner):
+    if isinstance(pruner, HyperbandPruner) and total is None and pruner.max_resource is None:
+        length = "max_steps" if pruner.unit == "steps" else "num_train_epochs"
+        yield Fault(
+            path="pruner.max_resource",
+            code="missing_field",
+            message="`hyperband` needs to know how long a whole training is: give `max_resource`, "
+            f"or `job.training.{length}` outside of the space",
+        )
+    elif isinstance(pruner, AshaPruner | HyperbandPruner):
         yield from _of_rungs(pruner, total, every)
     elif total is not None and every >= total:
         name = "eval_steps" if job.training.eval_strategy == "steps" else "eval_strategy"
@@ -148,24 +145,19 @@ def pruner_faults(
 def _of_rungs(
     pruner: AshaPruner | HyperbandPruner, total: int | None, every: int
 ) -> Iterator[Fault]:
-    if isinstance(pruner, HyperbandPruner) and total is None and pruner.max_resource is None:
-        yield Fault(
-            path="pruner.max_resource",
-            code="missing_field",
-            message="`hyperband` needs to know how long a whole training is: give `max_resource`, "
-            f"or `job.training.{'max_steps' if pruner.unit == 'steps' else 'num_train_epochs'}` "
-            "outside of the space",
-        )
-    elif not any(rung_levels(pruner, total, every)):
-        yield _no_rung(pruner, total, every)
-    else:
-        yield from _rung_before_evaluations(pruner, every)
-
-
-def _rung_before_evaluations(pruner: AshaPruner | HyperbandPruner, every: int) -> Iterator[Fault]:
     """A rung is where a trial is compared, which needs an evaluation there."""
-    path, first = _first_rung(pruner)
-    if first is not None and first < every:
+    path, first = "pruner.min_resource", pruner.min_resource
+    if isinstance(pruner, AshaPruner) and pruner.rungs is not None:
+        path, first = "pruner.rungs", pruner.rungs[0]
+    if not any(rung_levels(pruner, total, every)):
+        message = (
+            f"no rung lies before the end of a training: the first one is at {first or every:,} "
+            f"{pruner.unit}, and the training has {total or 0:,}"
+        )
+        if first is None or (total is not None and first < total):
+            message += f", evaluated every {every:,}: {_MORE_OFTEN}"
+        yield Fault(path="pruner" if first is None else path, code="conflict", message=message)
+    elif first is not None and first < every:
         yield Fault(
             path=path,
             code="conflict",
@@ -173,24 +165,3 @@ def _rung_before_evaluations(pruner: AshaPruner | HyperbandPruner, every: int) -
             f"{every:,} (`job.training.eval_steps`): {_MORE_OFTEN}, or begin with {every:,}",
             given=first,
         )
-
-
-def _first_rung(pruner: AshaPruner | HyperbandPruner) -> tuple[str, int | None]:
-    """Where it is given, and the rung; None for the default."""
-    if isinstance(pruner, AshaPruner) and pruner.rungs is not None:
-        return "pruner.rungs", pruner.rungs[0]
-    return "pruner.min_resource", pruner.min_resource
-
-
-def _no_rung(pruner: AshaPruner | HyperbandPruner, total: int | None, every: int) -> Fault:
-    path, given = _first_rung(pruner)
-    first = given or every
-    message = (
-        f"no rung lies before the end of a training: the first one is at {first:,} {pruner.unit}, "
-        f"and the training has {total or 0:,}"
-    )
-    if given is None:
-        message += f": {_MORE_OFTEN}"
-    elif total is not None and first < total:
-        message += f", evaluated every {every:,}: {_MORE_OFTEN}"
-    return Fault(path="pruner" if given is None else path, code="conflict", message=message)

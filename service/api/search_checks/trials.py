@@ -1,22 +1,29 @@
 """Why a trial's spec is refused."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
-from service.api.faults.collect import collect
+from service.api.faults.collect import Findings, collect
 from service.api.schemas.problems import Fault
 from service.api.search_checks import objective
 from service.contract.search.spec import SearchSpec
 
+_CONFLICT: Final = {"code": "conflict", "allowed": None, "suggestion": None}
 
-def faults(job: Any, search: SearchSpec) -> list[Fault]:
-    """Those of the job, else those of what the search needs of it."""
-    found = collect(job)
-    if found.spec is None:
+
+def faults(
+    job: Any, search: SearchSpec | None, examine: Callable[[Any], Findings] = collect
+) -> list[Fault]:
+    """Those of the job, else its conflicts with what `search` needs, if there is one."""
+    found = examine(job)
+    if found.faults or found.spec is None or search is None:
         return found.faults
-    return list(objective.faults(found.spec, search.objectives, search.pruner))
+    return [
+        fault.model_copy(update=_CONFLICT)
+        for fault in objective.faults(found.spec, search.objectives, search.pruner)
+    ]
 
 
 def refusals(job: Any, search: SearchSpec | None) -> list[str]:
     """As sentences; without `search` those of the job alone."""
-    found = collect(job).faults if search is None else faults(job, search)
-    return [f"{fault.path}: {fault.message}" for fault in found]
+    return [f"{fault.path}: {fault.message}" for fault in faults(job, search)]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
-from service.api.faults.collect import Findings, collect
+from service.api.faults.collect import Findings
 from service.api.redaction import shown
 from service.api.schemas.problems import Fault
 from service.api.search_checks import fields, trials
@@ -22,10 +22,8 @@ _MOST_READ: Final = 20_000_000
 """Characters of specs that are checked with values in them: a second or two."""
 _MOST_OF_FIELD: Final = 20
 """Faulty values of one field that are listed."""
-_NAMES: Final = frozenset({"unknown_field", "moved_option", "unsupported_option"})
-"""Codes of faults that all values of a field have."""
-_CONFLICT: Final = {"code": "conflict", "allowed": None, "suggestion": None}
-_NO_VALUE: Final = "…"
+_NO_VALUE: Final = ["…"]
+"""For a field that does not exist: some of TrainingArguments, at their defaults, are ignored."""
 _SAME_ROWS: Final = "trials are compared by their evaluations, which need the same rows"
 _FIXED: Final = {
     "name": "the name of a trial is its search's, with its number",
@@ -70,189 +68,111 @@ class Values:
         # A training that is resumed must have its source's options: the server compares them.
         training = template.get("training")
         self._resumes = isinstance(training, dict) and bool(training.get("resume_from"))
-        own = examine(template).faults
-        if search is not None:
-            own = [*own, *trials.faults(template, search)]
+        own = trials.faults(template, search, examine)
         self._own = {(fault.path, fault.message) for fault in own}
-        self._parents_of: dict[str, dict[str, Any]] = {}
 
     def faults(self) -> Iterator[Fault]:
         """Of each field; contradictions between fields of the space show in their trials."""
+        parents: dict[str, dict[str, Any]] = {}
+        """Of each field, values of the others with which it varies."""
         for path in in_order(self._space):
-            refused = _refused(path)
+            values = parents[path] = {}
+            for other, condition in (self._space[path].when or {}).items():
+                values |= parents[other] | {other: next(iter(wanted(condition)), None)}
+            refused = _refused(path, self._space[path])
             if refused is not None:
                 yield refused
-            elif not _takes_no_range(path, self._space[path]):
-                yield from self._of_field(path, self._space[path])
+                continue
+            yield from _fractions(path, self._space[path])
+            yield from self._of_field(path, values)
 
-    def _of_field(self, path: str, dimension: Dimension) -> Iterator[Fault]:
+    def _of_field(self, path: str, parents: dict[str, Any]) -> Iterator[Fault]:
         count = 0
-        for name, value in islice(_tried(dimension), self._most):
+        for where, value in islice(_tried(path, self._space[path]), self._most):
             self._most -= 1
-            own = self._own_faults(path, value)
-            wrong_name = next((fault for fault in own if _is_name(path, fault)), None)
-            if wrong_name is not None:
-                yield _unknown(path, wrong_name)
+            found = self.of_values({**parents, path: value}, self._search)
+            own = [fault for fault in found if self._is_own(path, fault)]
+            unknown = next((each for fault in own if (each := fields.unknown(path, fault))), None)
+            if unknown is not None:  # for every value
+                update = {"path": f"space.{path}", "given": None, "allowed": None}
+                yield unknown.model_copy(update=update)
                 return
-            where = f"space.{path}.{name}"
-            for fault in own:
-                # A rule's sentence names its fields.
-                is_named = fault.code == "conflict" or _is_of(path, fault)
-                message = fault.message if is_named else f"`job.{fault.path}`: {fault.message}"
-                update = {"path": where, "message": message, "given": shown(where, value)}
-                yield fault.model_copy(update=update if is_named else {**update, **_CONFLICT})
+            yield from (_at_value(fault, path, where, value) for fault in own)
             count += len(own)
             if count >= _MOST_OF_FIELD:
                 return
 
-    def _own_faults(self, path: str, value: Any) -> list[Fault]:
-        values = self._parents(path) | {path: value}
-        found = self.of_values(values)
-        if not found and self._search is not None:
-            found = [
-                fault.model_copy(update=_CONFLICT)
-                for fault in trials.faults(with_values(self._template, values), self._search)
-                if (fault.path, fault.message) not in self._own
-            ]
-        return [fault for fault in found if self._is_own(path, fault)]
-
     def _is_own(self, path: str, fault: Fault) -> bool:
         """Not where other fields of the space may be part of the cause: a rule names its fields."""
-        if fault.code != "conflict" and _is_of(path, fault):
+        if fault.code != "conflict" and fields.is_of(path, fault):
             return True
-        named = {part.partition(":")[0] for part in fault.message.split("`")[1::2]}
-        names = named | {part.removeprefix("job.") for part in (fault.path, *named)}
+        quoted = fault.message.split("`")[1::2]
+        names = {part.partition(":")[0].removeprefix("job.") for part in (fault.path, *quoted)}
         return not any(
             other in names or other.rpartition(".")[2] in names
             for other in self._space
             if other != path
         )
 
-    def of_values(self, values: Mapping[str, Any]) -> list[Fault]:
-        """What the job spec says about these values, and not about the template itself."""
+    def of_values(self, values: Mapping[str, Any], search: SearchSpec | None = None) -> list[Fault]:
+        """What the job spec, and `search`, say about these values, and not about the template."""
         given = with_values(self._template, values)
         is_asked = self._resumes or any(path.split(".")[0] in _OF_SERVER for path in values)
         if is_asked and self._asked < _MOST_ASKED:
             self._asked += 1
-            found = self._examine(given).faults
+            found = trials.faults(given, search, self._examine)
         else:
-            found = collect(given).faults
+            found = trials.faults(given, search)
         return [fault for fault in found if (fault.path, fault.message) not in self._own]
 
-    def _parents(self, path: str) -> dict[str, Any]:
-        """Values of other fields with which this one varies."""
-        if path not in self._parents_of:
-            values: dict[str, Any] = {}
-            for other, condition in (self._space[path].when or {}).items():
-                values |= self._parents(other)
-                values[other] = next(iter(wanted(condition)), None)
-            self._parents_of[path] = values
-        return self._parents_of[path]
 
-
-def _tried(dimension: Dimension) -> Iterator[tuple[str, Any]]:
-    """Each of the choices; of a range its ends, and the value after the first: by their places in
-    the dimension."""
-    if dimension.choices is not None:
+def _tried(path: str, dimension: Dimension) -> Iterator[tuple[str, Any]]:
+    """Places in the space and their values: each of the choices; of a range its ends, and the value
+    after the first."""
+    where = f"space.{path}"
+    if not fields.exists(path):
+        yield where, _NO_VALUE
+    elif dimension.choices is not None:
         for index, value in enumerate(dimension.choices):
-            yield f"choices.{index}", value
-        return
-    yield "low", dimension.low
-    if dimension.high != dimension.low:
-        yield "high", dimension.high
-    if dimension.step is not None and dimension.low is not None:
-        yield "step", dimension.low + dimension.step
+            yield f"{where}.choices.{index}", value
+    else:
+        yield f"{where}.low", dimension.low
+        if dimension.high != dimension.low:
+            yield f"{where}.high", dimension.high
+        if dimension.step is not None and dimension.low is not None:
+            yield f"{where}.step", dimension.low + dimension.step
 
 
-def typed(path: str, dimension: Dimension) -> Dimension:
-    """With the type of the field's numbers, where it says which they are."""
-    kinds = fields.numbers(path)
-    if dimension.choices is not None or not kinds or dimension.type == "int":
-        return dimension
-    is_integer = kinds == {int} or (int in kinds and dimension.is_integer)
-    return dimension.model_copy(update={"type": "int" if is_integer else "float"})
+def _at_value(fault: Fault, path: str, where: str, value: Any) -> Fault:
+    """The fault that the job spec has with this value of the field at `path`."""
+    given = None if value is _NO_VALUE else shown(where, value)
+    update = {"path": where, "given": given}
+    # A rule's sentence names its fields.
+    if fault.code != "conflict" and not fields.is_of(path, fault):
+        message = f"`job.{fault.path}`: {fault.message}"
+        update |= {"message": message, "code": "conflict", "allowed": None, "suggestion": None}
+    return fault.model_copy(update=update)
 
 
-def range_faults(space: Mapping[str, Dimension]) -> Iterator[Fault]:
-    """Ranges of fields that take no numbers, or no fractions. `space`: as given."""
-    for path, dimension in space.items():
-        if dimension.choices is not None or not fields.exists(path):
-            continue
-        kinds = fields.numbers(path)
-        if _takes_no_range(path, dimension):
-            yield Fault(
-                path=f"space.{path}",
-                code="invalid_type",
-                message="the field takes no number, so it has no range: list `choices`",
-            )
-        elif kinds == {int} and dimension.type == "float":
-            yield Fault(
-                path=f"space.{path}.type",
-                code="invalid_value",
-                message="the field takes whole numbers only: leave `type` out, or set it to `int`",
-                given="float",
-                suggestion="int",
-            )
+def _refused(path: str, dimension: Dimension) -> Fault | None:
+    """Why the field does not vary at all, or not in a range."""
+    where = f"space.{path}"
+    for name, reason in _FIXED.items():
+        if f"{path}.".startswith(f"{name}."):
+            message = f"does not vary in a search: {reason}"
+            return Fault(path=where, code="invalid_value", message=message)
+    if dimension.choices is None and fields.exists(path) and not fields.numbers(path):
+        message = "the field takes no number, so it has no range: list `choices`"
+        return Fault(path=where, code="invalid_type", message=message)
+    return fields.older_name(path, where)
 
 
-def _takes_no_range(path: str, dimension: Dimension) -> bool:
-    is_range = dimension.choices is None
-    return is_range and fields.exists(path) and not fields.numbers(path)
-
-
-def fixed(path: str) -> str | None:
-    """Why the field does not vary; None if it may."""
-    return next(
-        (reason for name, reason in _FIXED.items() if f"{path}.".startswith(f"{name}.")), None
-    )
-
-
-def _refused(path: str) -> Fault | None:
-    reason, current = fixed(path), fields.current_name(path)
-    if reason is not None:
-        message = f"does not vary in a search: {reason}"
-        return Fault(path=f"space.{path}", code="invalid_value", message=message)
-    if current is not None:
-        message = f"an older name of the field: use `{current}`"
-        return Fault(
-            path=f"space.{path}", code="unknown_field", message=message, suggestion=current
+def _fractions(path: str, dimension: Dimension) -> Iterator[Fault]:
+    if dimension.type == "float" and fields.numbers(path) == {int}:
+        yield Fault(
+            path=f"space.{path}.type",
+            code="invalid_value",
+            message="the field takes whole numbers only: leave `type` out, or set it to `int`",
+            given="float",
+            suggestion="int",
         )
-    if path.startswith("training.") and not fields.exists(path):
-        # With no value of its own: the spec drops TrainingArguments' defaults of other options.
-        found = collect(with_values({}, {path: [_NO_VALUE]})).faults
-        own = (fault for fault in found if fault.path and path.startswith(fault.path))
-        return next((_unknown(path, fault) for fault in own), None)
-    return None
-
-
-def _is_of(path: str, fault: Fault) -> bool:
-    """Whether the fault is of the field, or of a part of it, or says that it does not exist."""
-    is_above = path.startswith(f"{fault.path}.") and fault.code != "missing_field"
-    return is_above or f"{fault.path}.".startswith(f"{path}.")
-
-
-def _is_name(path: str, fault: Fault) -> bool:
-    """Whether all values of the field have the fault: it, or a section on the way, does not
-    exist."""
-    is_above = path.startswith(f"{fault.path}.")
-    return is_above or (fault.code in _NAMES and fault.path == path)
-
-
-def _unknown(path: str, fault: Fault) -> Fault:
-    if fault.code not in _NAMES:
-        message = f"`{fault.path}` has no fields of its own"
-        where = f"space.{path}"
-        return Fault(path=where, code="unknown_field", message=message, suggestion=fault.path)
-    near = whole_name(fault)
-    hint = f"; did you mean `{near}`?" if near and "did you mean" in fault.message else ""
-    message = fault.message
-    if fault.code == "unknown_field":
-        message = f"the job spec has no such field{hint}"
-    return Fault(path=f"space.{path}", code=fault.code, message=message, suggestion=near)
-
-
-def whole_name(fault: Fault) -> str | None:
-    """The path that a fault suggests, from the beginning."""
-    section, near = fault.path.rpartition(".")[0], fault.suggestion
-    is_short = near is not None and "." not in near and section
-    return f"{section}.{near}" if is_short else near

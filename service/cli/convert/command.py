@@ -13,7 +13,7 @@ from service.cli import output
 from service.cli.convert.check import check
 from service.cli.convert.flags import parse, read_json
 from service.cli.convert.job import convert, convert_arguments
-from service.cli.convert.launcher import Command, read_command
+from service.cli.convert.launcher import NO_COMMAND, Command, read_command
 from service.cli.convert.report import Conversion
 from service.cli.convert.scripts import SCRIPTS
 from service.cli.convert.trl import TRAINERS, convert_trl, read_config
@@ -93,7 +93,7 @@ def _converted(source: list[str], script: str | None, folder: Path) -> Conversio
     if text.lstrip().startswith("{"):
         return _of_json(text, path, script, folder)
     if script in TRAINERS:
-        return convert_trl(read_config(path), script, None, folder)
+        return convert_trl(read_config(path), script, NO_COMMAND, folder)
     raise UsageError(
         f"{path} does not hold JSON. If it is a shell script, write `finetune convert --` in front "
         "of its command and run the script. If it is TRL's YAML, say of which trainer: --script "
@@ -115,7 +115,7 @@ def _of_json(text: str, path: Path, script: str | None, folder: Path) -> Convers
     flags = read_json(path, text)
     if script is not None:
         converted = convert_trl if script in TRAINERS else convert
-        return converted(flags, script, None, folder)
+        return converted(flags, script, NO_COMMAND, folder)
     if flags.get("model_name_or_path"):
         raise UsageError(f"say which script reads {path}: --script run_qa, run_clm, …")
     return convert_arguments(flags)

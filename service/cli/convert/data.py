@@ -103,7 +103,7 @@ def _from_files(
     for split, flag in _FILES.items():
         given = conversion.take(flag)
         if given and wanted[split]:
-            dataset[split] = _reference(conversion, str(given), folder)
+            dataset[split] = reference(conversion, str(given), folder)
         elif given:
             reason = f"the script does not read it without --{_SWITCHES[split]}"
             conversion.leave_out(flag, given, reason)
@@ -112,7 +112,7 @@ def _from_files(
     return dataset
 
 
-def _reference(conversion: Conversion, given: str, folder: Path) -> str:
+def reference(conversion: Conversion, given: str, folder: Path) -> str:
     """As submit takes it: `./name`, from the spec's folder."""
     path = Path(given).expanduser()
     if not path.is_file():

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from service.cli.convert.data import convert_data
 from service.cli.convert.flags import is_on, typed
-from service.cli.convert.launcher import Command, convert_launcher
+from service.cli.convert.launcher import NO_COMMAND, Command, convert_launcher
 from service.cli.convert.report import Conversion
 from service.cli.convert.scripts import SCRIPTS, Script
 from service.cli.convert.training import convert_training, drop_defaults, leave_out_rest
@@ -30,9 +30,7 @@ _ORDER: Final = (
 )
 
 
-def convert(
-    flags: Mapping[str, Any], name: str, command: Command | None, folder: Path
-) -> Conversion:
+def convert(flags: Mapping[str, Any], name: str, command: Command, folder: Path) -> Conversion:
     """The spec of what the script `name` does with `flags`; it will be kept in `folder`."""
     conversion = Conversion(dict(flags))
     script = SCRIPTS[name]
@@ -56,14 +54,14 @@ def convert_arguments(flags: Mapping[str, Any]) -> Conversion:
         for option, place in PLACES.items()
         if place.startswith("task.") and (value := conversion.take(option)) not in (None, False)
     }
-    finish(conversion, None, {"train": True})
+    finish(conversion, NO_COMMAND, {"train": True})
     if task:
         options = ", ".join(f"`{option}: {value}`" for option, value in task.items())
         conversion.note(f"these belong into `task`: {options}")
     return conversion
 
 
-def finish(conversion: Conversion, command: Command | None, wanted: Mapping[str, bool]) -> None:
+def finish(conversion: Conversion, command: Command, wanted: Mapping[str, bool]) -> None:
     """All sections but task, model, dataset and peft, and the reasons for what is left."""
     convert_launcher(conversion, command)
     _convert_names(conversion)
@@ -90,7 +88,10 @@ def _wanted(conversion: Conversion) -> dict[str, bool]:
 
 
 def _convert_task(conversion: Conversion, script: Script) -> None:
-    fields = _task_model(script.task).model_fields
+    models: tuple[type[BaseModel], ...] = TaskParameters.__args__
+    fields = next(
+        model.model_fields for model in models if model.model_fields["type"].default == script.task
+    )
     task: dict[str, Any] = {"type": script.task, **script.parameters}
     if is_on(conversion.take("do_regression")):
         task["problem_type"] = "regression"
@@ -107,11 +108,6 @@ def _convert_task(conversion: Conversion, script: Script) -> None:
 def _set(section: dict[str, Any], field: str, value: Any) -> None:
     if value is not None:
         section[field] = value
-
-
-def _task_model(task: str) -> type[BaseModel]:
-    models: tuple[type[BaseModel], ...] = TaskParameters.__args__
-    return next(model for model in models if model.model_fields["type"].default == task)
 
 
 def convert_model(conversion: Conversion) -> None:

@@ -38,6 +38,10 @@ class Command:
     visible_gpus: str | None = None
 
 
+NO_COMMAND: Final = Command("", (), ())
+"""Of arguments in a file."""
+
+
 def read_command(words: Sequence[str], environ: Mapping[str, str]) -> Command | None:
     """None if no word is a `run_….py`, or one of TRL's."""
     at = _script_at(words)
@@ -59,16 +63,16 @@ def _script_at(words: Sequence[str]) -> int | None:
     return None
 
 
-def convert_launcher(conversion: Conversion, command: Command | None) -> None:
+def convert_launcher(conversion: Conversion, command: Command) -> None:
     options = _options(command)
-    names = {PurePath(word).name for word in command.launcher} if command is not None else set()
+    names = {PurePath(word).name for word in command.launcher}
     if names & {"accelerate", "deepspeed"} and not set(_COUNTS) & set(options):
         conversion.note(
             "the launcher chooses by its own configuration how many processes it starts; set "
             "`resources.gpus`"
         )
     processes = _processes(conversion, options)
-    visible = command.visible_gpus if command is not None else None
+    visible = command.visible_gpus
     if visible is not None and not options and processes == 1:
         processes = max(1, len([gpu for gpu in visible.split(",") if gpu not in ("", "-1")]))
     if mixed := options.pop("mixed_precision", None):
@@ -87,9 +91,7 @@ def convert_launcher(conversion: Conversion, command: Command | None) -> None:
     _report_rest(conversion, options)
 
 
-def _options(command: Command | None) -> dict[str, Any]:
-    if command is None:
-        return {}
+def _options(command: Command) -> dict[str, Any]:
     words = [word for word in command.launcher if word not in ("-m", "-u")]
     first = next((at for at, word in enumerate(words) if word.startswith("--")), len(words))
     return parse(words[first:])

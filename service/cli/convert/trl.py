@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from service.cli.convert.data import reference
 from service.cli.convert.flags import is_on, typed
 from service.cli.convert.job import convert_model, finish
 from service.cli.convert.launcher import Command
@@ -73,9 +74,7 @@ def read_config(path: Path) -> dict[str, Any]:
     return content
 
 
-def convert_trl(
-    flags: Mapping[str, Any], name: str, command: Command | None, folder: Path
-) -> Conversion:
+def convert_trl(flags: Mapping[str, Any], name: str, command: Command, folder: Path) -> Conversion:
     """The spec of what `trl NAME` does with `flags`."""
     given = dict(flags)
     if (config := given.pop("config", None)) is not None:
@@ -89,7 +88,9 @@ def convert_trl(
     for option, reason in _NOT_NEEDED.items():
         if (value := conversion.take(option)) not in (None, False, "False", "false"):
             conversion.leave_out(option, value, reason)
-    command = _with_processes(conversion, command)
+    if (count := conversion.take("num_processes")) is not None:  # passed on to accelerate
+        launcher = (*command.launcher, "--num_processes", str(count))
+        command = replace(command, launcher=launcher)
     drop_defaults(conversion)
     convert_model(conversion)
     finish(conversion, command, {"train": True})
@@ -170,19 +171,12 @@ def _first(conversion: Conversion, mixture: Any, folder: Path) -> dict[str, Any]
     if isinstance(files, dict):  # by split, of which TRL reads one
         files = files.get(first.get("split", "train"))
     if files:
-        return {"source": "upload", "train": _local(conversion, files, folder)}
+        several = files if isinstance(files, list) else [files]
+        train = [reference(conversion, str(file), folder) for file in several]
+        return {"source": "upload", "train": train if isinstance(files, list) else train[0]}
     found = {"source": "hub", "name": first.get("path"), "config": first.get("name")}
     found["train"] = first.get("split")
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _local(conversion: Conversion, files: Any, folder: Path) -> Any:
-    """Names that `finetune submit` uploads."""
-    if isinstance(files, list):
-        return [_local(conversion, file, folder) for file in files]
-    if not (folder / str(files)).is_file():
-        conversion.note(f"{files} is not here: it must be when `finetune submit` uploads it")
-    return f"./{str(files).removeprefix('./')}"
 
 
 def _convert_peft(conversion: Conversion) -> None:
@@ -210,12 +204,3 @@ def _name_precision(conversion: Conversion) -> None:
     """TRL computes in bfloat16 unless it is told otherwise, as `auto` does where it can."""
     if not is_on(conversion.flags.get("fp16")) and conversion.flags.get("bf16") is None:
         conversion.flags["precision"] = "auto"
-
-
-def _with_processes(conversion: Conversion, command: Command | None) -> Command | None:
-    """`trl` passes `--num_processes` on to accelerate, also out of its YAML file."""
-    count = conversion.take("num_processes")
-    if count is None:
-        return command
-    command = command or Command(script="", arguments=(), launcher=())
-    return replace(command, launcher=(*command.launcher, "--num_processes", str(count)))

@@ -9,14 +9,14 @@ from rich.console import Console
 from service import units
 from service.cli import output
 from service.cli.client import Json
-from service.cli.result import STATE_STYLES, short_id
+from service.cli.result import short_id, show_title
 from service.cli.search import words
 from service.contract.states import JobState
 
 
 def show(console: Console, search: Json, best: Sequence[Json]) -> None:
     """`best`: the trials that its page names, or some of them."""
-    _show_title(console, search)
+    show_title(console, search, search["name"])
     now = datetime.now(UTC)
     for title, value in (*_facts(search, now), *_outcome(search)):
         console.print(f"[bold]{title:<10}[/] {output.inline(value)}")
@@ -29,7 +29,7 @@ def show(console: Console, search: Json, best: Sequence[Json]) -> None:
 
 def show_result(console: Console, search: Json, best: Sequence[Json]) -> None:
     """How it ended."""
-    _show_title(console, search)
+    show_title(console, search, search["name"])
     console.print(f"[bold]{'trials':<10}[/] {output.inline(words.counts(search))}")
     for title, value in _outcome(search):
         console.print(f"[bold]{title:<10}[/] {output.inline(value)}")
@@ -52,13 +52,6 @@ def show_best(console: Console, objectives: Sequence[Json], best: Sequence[Json]
         short = short_id(best[0]["job_id"])
         console.print(f"[bold]{'try it':<10}[/] finetune try {short}")
         console.print(f"[bold]{'get it':<10}[/] finetune download {short}")
-
-
-def _show_title(console: Console, search: Json) -> None:
-    style = STATE_STYLES.get(search["state"], "bold")
-    name = f"  {output.inline(search['name'])}" if search["name"] else ""
-    state = f"[{style}]{output.inline(search['state'])}[/]"
-    console.print(f"{output.inline(search['id'])} {state}{name}")
 
 
 def _facts(search: Json, now: datetime) -> Iterator[tuple[str, str]]:

@@ -11,14 +11,14 @@ from service.cli import ids, output, spec_check
 from service.cli.client import Client, Json
 from service.cli.exit_codes import OK, USAGE
 from service.cli.local_files import AllowOutside
-from service.cli.overrides import Changes, changed, merge_patch
+from service.cli.overrides import Changes
 from service.cli.search.watch import watch as watch_search
 from service.cli.spec_check import Checked
 from service.cli.spec_file import SpecFile, read_spec
 from service.cli.submit import create, show_submitted
-from service.cli.transfer import file_size
 
 _TEMPLATE: Final = "job"
+_SECTIONS: Final = "`job`, the spec of its trials, and `space`"
 
 
 def submit(
@@ -34,10 +34,9 @@ def submit(
     json: output.AsJson = False,
 ) -> None:
     """Make a search. Files that its `job` names as ./name are uploaded, once the spec is valid."""
-    content = changed(_read(spec), merge_patch(changes or []))
+    content = read_spec(spec, changes, _SECTIONS)
     key = idempotency_key or str(uuid.uuid4())
     with Client.from_environment() as client:
-        content = _with_whole_ids(client, content)
         checked = _check(client, content, spec.parent, allow_outside=allow_outside)
         spec_check.refuse(checked.errors)
 
@@ -59,45 +58,24 @@ def validate(
 
     Exit status: 0 the spec is valid (there may be warnings), 2 it is not.
     """
-    content = changed(_read(spec), merge_patch(changes or []))
+    content = read_spec(spec, changes, _SECTIONS)
     with Client.from_environment() as client:
-        content = _with_whole_ids(client, content)
         checked = _check(client, content, spec.parent, allow_outside=allow_outside)
     if json:
         # The template as it was given: its files have no ids yet.
         filled = checked.filled and {**checked.filled, _TEMPLATE: checked.spec}
         output.print_json({"spec": filled, **checked.answer})
         raise typer.Exit(OK if checked.valid else USAGE)
-    spec_check.show_warnings(checked.answer)
-    spec_check.refuse(checked.errors)
-    output.print_line(f"{spec} is valid")
-    for name, file in checked.files.items():
-        size = file_size(file.size)
-        output.print_line(f"  {name}: {size}, uploaded by `finetune search submit`")
-
-
-def _read(path: Path) -> Json:
-    return read_spec(path, "`job`, the spec of its trials, and `space`")
-
-
-def _with_whole_ids(client: Client, search: Json) -> Json:
-    template = search.get(_TEMPLATE)
-    if not isinstance(template, dict):
-        return search
-    return {**search, _TEMPLATE: ids.in_spec(client.job_id, template)}
+    spec_check.show(spec, checked, "finetune search submit")
 
 
 def _check(client: Client, search: Json, folder: Path, *, allow_outside: bool) -> Checked:
     template = search.get(_TEMPLATE)
+    spec = ids.in_spec(client.job_id, template) if isinstance(template, dict) else {}
 
     def ask(checked: Json, pending_file: str | None) -> Json:
         whole = {**search, _TEMPLATE: checked} if isinstance(template, dict) else search
         return client.send(calls.validate_search(whole, pending_file))
 
-    return spec_check.check_by(
-        ask,
-        template if isinstance(template, dict) else {},
-        folder,
-        allow_outside=allow_outside,
-        place=f"{_TEMPLATE}.",
-    )
+    place = f"{_TEMPLATE}."
+    return spec_check.check_by(ask, spec, folder, allow_outside=allow_outside, place=place)

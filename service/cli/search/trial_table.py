@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from service import escaping
+from service.cli import output
 from service.cli.client import Json
 from service.cli.result import short_id
 from service.cli.search import words
@@ -102,9 +103,8 @@ COLUMNS: Final = (
 
 def for_scripts(trials: Sequence[Json]) -> Iterator[str]:
     """Tab-separated lines; the first names the columns. Scores and values are JSON."""
-    yield "\t".join(COLUMNS)
-    for trial in trials:
-        row = {
+    rows = (
+        {
             **trial,
             "scores": json.dumps(trial["scores"]) if trial["scores"] else "",
             "values": json.dumps(trial["values"], ensure_ascii=False),
@@ -112,6 +112,6 @@ def for_scripts(trials: Sequence[Json]) -> Iterator[str]:
             "created_at": trial["created_at"][:19],
             "ended_at": (trial["ended_at"] or "")[:19],
         }
-        yield "\t".join(
-            escaping.line("" if row[column] is None else str(row[column])) for column in COLUMNS
-        )
+        for trial in trials
+    )
+    return output.tab_separated(COLUMNS, rows)

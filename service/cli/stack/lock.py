@@ -7,17 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from finetune_client.local_stack import StackAddress, address_file, read_address
+from finetune_client.local_stack import StackAddress as StackAddress
+from finetune_client.local_stack import address_file
+from finetune_client.local_stack import read_address as read_address
 
 from service.cli.exit_codes import UsageError
-
-__all__ = [
-    "StackAddress",
-    "hold",
-    "read_address",
-    "remove_address",
-    "write_address",
-]
 
 
 @contextmanager

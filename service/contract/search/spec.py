@@ -58,14 +58,10 @@ class RefitBest(SpecModel):
     )
 
 
-def _as_action(given: Any) -> Any:
-    return {"action": given} if isinstance(given, str) else given
-
-
 BestSpec = Annotated[
     KeepBest | PublishBest | RefitBest,
     Field(discriminator="action"),
-    BeforeValidator(_as_action),
+    BeforeValidator(lambda given: {"action": given} if isinstance(given, str) else given),
 ]
 
 

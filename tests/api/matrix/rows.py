@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from service.contract.roles import Permission
+from tests.api.factories import spec
 
 OPEN: Final = "open"
 """Needs no key."""
@@ -37,19 +38,10 @@ def _gets(template: str, *jobs: str, ok: int = 200) -> tuple[Way, ...]:
 
 
 _JOBS: Final = ("done", "queued", "failed", "paused")
-_TASK: Final[dict[str, Any]] = {
-    "task": "question-answering",
-    "model": {"name_or_path": "org/model"},
-    "dataset": {"source": "hub", "name": "org/data"},
-}
-
-
-def _spec(**changes: Any) -> dict[str, Any]:
-    return {**_TASK, **changes}
 
 
 def _uploaded(**splits: Any) -> dict[str, Any]:
-    return _spec(dataset={"source": "upload", **splits})
+    return spec(dataset={"source": "upload", **splits})
 
 
 def _search(job: dict[str, Any]) -> dict[str, Any]:
@@ -67,21 +59,21 @@ _REFERENCES: Final[tuple[dict[str, Any], ...]] = (
     _uploaded(train="$file", validation="$free_file"),
     _uploaded(train="$file", validation={"other": "$free_file"}),
     _uploaded(train="$file", test="$free_file"),
-    _spec(model={"job": "$done"}),
-    _spec(model={"job": "$done", "checkpoint": "best"}),
-    _spec(model={"job": "$done", "checkpoint": "last"}),
-    _spec(model={"job": "$done", "checkpoint": 10}),
+    spec(model={"job": "$done"}),
+    spec(model={"job": "$done", "checkpoint": "best"}),
+    spec(model={"job": "$done", "checkpoint": "last"}),
+    spec(model={"job": "$done", "checkpoint": 10}),
     _uploaded(train="$file") | {"training": {"resume_from": {"job": "$done"}}},
     _uploaded(train="$file")
     | {"training": {"resume_from": {"job": "$done", "checkpoint": "best"}}},
-    _spec(
+    spec(
         mode="evaluate",
         model={"job": "$done"},
         dataset={"source": "hub", "name": "org/data", "validation": "validation"},
     ),
 )
 _SEARCHED: Final = tuple(_search(job) for job in _REFERENCES if "mode" not in job)
-_PLAIN: Final = (_spec(), _spec(tracking={"experiment_name": "projects/$project_name/x"}))
+_PLAIN: Final = (spec(), spec(tracking={"experiment_name": "projects/$project_name/x"}))
 _PATCHES: Final[tuple[dict[str, Any], ...]] = (
     {},
     {"name": "again"},
@@ -150,7 +142,7 @@ ROWS: Final[dict[str, Row]] = {
         _WRITE,
         (
             *_posts("/v1/jobs", (*_REFERENCES, *_PLAIN), 201),
-            Way("/v1/jobs", 422, _spec(), (("Idempotency-Key", "$once"),)),
+            Way("/v1/jobs", 422, spec(), (("Idempotency-Key", "$once"),)),
             Way("/v1/jobs", 422, _uploaded(train="$file"), (("Idempotency-Key", "$once"),)),
         ),
     ),
@@ -279,7 +271,7 @@ ROWS: Final[dict[str, Row]] = {
         _WRITE,
         (
             *_posts("/v1/searches", _SEARCHED, 201),
-            Way("/v1/searches", 422, _search(_spec()), (("Idempotency-Key", "$once"),)),
+            Way("/v1/searches", 422, _search(spec()), (("Idempotency-Key", "$once"),)),
         ),
     ),
     "POST /v1/searches/validate": Row(_READ, _posts("/v1/searches/validate", _SEARCHED, 200)),

@@ -292,38 +292,36 @@ def _spec(mark: str, file: str) -> dict[str, Any]:
     )
 
 
+def _answered(project: str) -> dict[str, Any]:
+    """What previews and predictions have in common."""
+    return {
+        "project_id": project,
+        "state": "succeeded",
+        "expires_at": db_now(3600),
+        **dict.fromkeys(("created_at", "deadline_at", "ended_at", "next_publish_at"), START),
+    }
+
+
 def _preview(project: str, mark: str) -> PreviewRow:
     return PreviewRow(
         id=previews.REQUESTS.new_id(),
-        project_id=project,
         spec={},
         options={},
-        state="succeeded",
-        created_at=START,
-        deadline_at=START,
-        ended_at=START,
-        expires_at=db_now(3600),
-        next_publish_at=START,
         result={"rows_limit": 1, "notices": [mark]},
+        **_answered(project),
     )
 
 
 def _prediction(project: str, mark: str) -> PredictionRow:
     return PredictionRow(
         id=predictions.REQUESTS.new_id(),
-        project_id=project,
         request={
             "model": {"name_or_path": "org/model"},
             "input": {"kind": "completion", "prompt": mark},
         },
         model_key=mark,
-        state="succeeded",
-        created_at=START,
-        deadline_at=START,
-        ended_at=START,
-        expires_at=db_now(3600),
-        next_publish_at=START,
         result={"notices": [mark]},
+        **_answered(project),
     )
 
 

@@ -22,6 +22,7 @@ from tests.support.factories import claim_job, make_job
 from tests.support.job_rows import finished_job
 from tests.support.predictions import answered_by_thread
 from tests.support.previews import register_worker
+from tests.support.services import wait_until
 
 MODEL = "org/model"
 HELLO: Any = [{"role": "user", "content": "Hello"}]
@@ -221,10 +222,7 @@ class TestChat:
         self._require_cancelled(server)
 
     def _require_cancelled(self, server: Server) -> None:
-        until = time.monotonic() + 10
-        while states(server) != ["cancelled"] and time.monotonic() < until:
-            time.sleep(0.05)
-        assert states(server) == ["cancelled"]
+        wait_until(lambda: states(server) == ["cancelled"], 10, "the cancellation")
 
 
 FAILURES = [
@@ -236,30 +234,20 @@ FAILURES = [
 
 
 class TestErrors:
-    @pytest.mark.parametrize(("code", "status", "name", "retry"), FAILURES)
-    def test_of_workers(
-        self,
-        server: Server,
-        asking: openai.OpenAI,
-        code: FailureCode,
-        status: int,
-        name: str,
-        retry: str | None,
-    ) -> None:
-        failed = answered_by_thread(server.database, Failure.of(code, "No.", action="Do this."))
-        with failed, pytest.raises(openai.APIStatusError) as raised:
-            asking.chat.completions.create(model=MODEL, messages=HELLO)
-        assert (raised.value.status_code, raised.value.code) == (status, name)
-        assert "No. Do this." in raised.value.message
-        assert raised.value.response.headers.get("x-should-retry") == retry
+    def test_of_workers(self, server: Server, asking: openai.OpenAI) -> None:
+        for code, status, name, retry in FAILURES:
+            failed = answered_by_thread(server.database, Failure.of(code, "No.", action="Do this."))
+            with failed, pytest.raises(openai.APIStatusError) as raised:
+                asking.chat.completions.create(model=MODEL, messages=HELLO)
+            assert (raised.value.status_code, raised.value.code) == (status, name)
+            assert "No. Do this." in raised.value.message
+            assert raised.value.response.headers.get("x-should-retry") == retry
 
-    @pytest.mark.parametrize(
-        "model", ["ft:a:b:c:job-12", "ft:a:b:c:job-12:ckpt-step-3", "job-12", "ft:nothing"]
-    )
-    def test_an_unknown_model(self, asking: openai.OpenAI, model: str) -> None:
-        with pytest.raises(openai.NotFoundError) as raised:
-            asking.chat.completions.create(model=model, messages=HELLO)
-        assert raised.value.code == "model_not_found"
+    def test_an_unknown_model(self, asking: openai.OpenAI) -> None:
+        for model in ("ft:a:b:c:job-12", "ft:a:b:c:job-12:ckpt-step-3", "job-12", "ft:nothing"):
+            with pytest.raises(openai.NotFoundError) as raised:
+                asking.chat.completions.create(model=model, messages=HELLO)
+            assert raised.value.code == "model_not_found"
 
     def test_a_model_without_conversations(self, server: Server, asking: openai.OpenAI) -> None:
         job_id = finished_job(server.database)
@@ -329,9 +317,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "param"), REFUSED)
-def test_nothing_is_ignored_in_silence(server: Server, changes: dict[str, Any], param: str) -> None:
+def test_nothing_is_ignored_in_silence(
+    shared_client: httpx.Client, changes: dict[str, Any], param: str
+) -> None:
     body = {"model": MODEL, "messages": HELLO, **changes}
-    answer = server.client.post("/v1/chat/completions", json=body)
+    answer = shared_client.post("/v1/chat/completions", json=body)
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, param)
     assert error["type"] == "invalid_request_error"
@@ -405,9 +395,11 @@ class TestCompletions:
             ({"echo": True, "logprobs": 1}, "logprobs"),
         ],
     )
-    def test_what_is_refused(self, server: Server, changes: dict[str, Any], param: str) -> None:
+    def test_what_is_refused(
+        self, shared_client: httpx.Client, changes: dict[str, Any], param: str
+    ) -> None:
         body = {"model": MODEL, "prompt": "a", **changes}
-        answer = server.client.post("/v1/completions", json=body)
+        answer = shared_client.post("/v1/completions", json=body)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 

@@ -26,7 +26,6 @@ from service.store.models import CreateCallRow
 from tests.api.conftest import Server, running
 from tests.support import services
 from tests.support.databases import on_both
-from tests.support.proxy import LOST, Proxy
 
 CREATE = "POST /v1/fine_tuning/jobs"
 BODY: dict[str, Any] = {
@@ -54,19 +53,6 @@ def _post(server: Server, count: int | None, **changes: Any) -> str:
     answer = server.client.post("/v1/fine_tuning/jobs", json=body, headers=headers)
     assert answer.status_code == 200, answer.text
     return str(answer.json()["id"])
-
-
-def test_lost_and_refused_attempts_make_one_job(server: Server) -> None:
-    with Proxy(server.url) as proxy, _client(proxy.url, max_retries=2) as client:
-        proxy.fates[CREATE] = [503, LOST]
-        job = client.fine_tuning.jobs.create(**BODY)
-        assert proxy.requests.count(CREATE) == 3
-        assert _ids(server) == [job.id]
-        again = client.fine_tuning.jobs.create(**BODY)  # deliberately
-        assert _ids(server) == [again.id, job.id]
-        proxy.fates[CREATE] = [LOST]
-        third = client.fine_tuning.jobs.create(**BODY)
-        assert _ids(server) == [third.id, again.id, job.id]
 
 
 def test_a_first_attempt_in_progress_makes_no_second_job(

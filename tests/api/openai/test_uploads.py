@@ -21,9 +21,13 @@ from tests.api.conftest import Server
 from tests.support.databases import on_both
 
 
+def announce(server: Server, **changes: Any) -> httpx.Response:
+    body = {"bytes": 1, "filename": "a.jsonl", "mime_type": "text/jsonl", "purpose": "fine-tune"}
+    return server.client.post("/v1/uploads", json=body | changes)
+
+
 def begin(server: Server, size: int, **changes: Any) -> str:
-    body = {"bytes": size, "filename": "a.jsonl", "mime_type": "text/jsonl", "purpose": "fine-tune"}
-    answer = server.client.post("/v1/uploads", json=body | changes)
+    answer = announce(server, bytes=size, **changes)
     assert answer.status_code == 200, answer.text
     upload_id: str = answer.json()["id"]
     return upload_id
@@ -212,9 +216,7 @@ class TestLimits:
     def test_open_uploads(self, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(uploads, "MOST_OPEN", 2)
         first, _ = begin(server, 1), begin(server, 1)
-        body = {"bytes": 1, "filename": "a", "mime_type": "a", "purpose": "evals"}
-        refused = server.client.post("/v1/uploads", json=body)
-        assert code(refused) == (429, "too_many_open_uploads")
+        assert code(announce(server)) == (429, "too_many_open_uploads")
         server.client.post(f"/v1/uploads/{first}/cancel")
         begin(server, 1)
 
@@ -225,8 +227,7 @@ class TestLimits:
         ids = [part(server, first, b"a" * 6), part(server, second, b"b" * 4)]
         assert stored(database) == 10
         assert code(send(server, first, b"a" * 4)) == (413, "quota_exceeded")
-        body = {"bytes": 1, "filename": "a", "mime_type": "a", "purpose": "evals"}
-        assert code(server.client.post("/v1/uploads", json=body)) == (413, "quota_exceeded")
+        assert code(announce(server)) == (413, "quota_exceeded")
         server.client.post(f"/v1/uploads/{second}/cancel")
         assert stored(database) == 6
         ids[1] = part(server, first, b"a" * 4)
@@ -234,14 +235,13 @@ class TestLimits:
         assert stored(database) == 10
 
     def test_wrong_announcements(self, server: Server) -> None:
-        body = {"bytes": 1, "filename": "a", "mime_type": "a", "purpose": "evals"}
         for wrong, status, param in (
             ({"bytes": 0}, 400, "bytes"),
             ({"purpose": "fine-tune-results"}, 400, "purpose"),
             ({"expires_after": {"anchor": "created_at", "seconds": 3599}}, 400, None),
             ({"bytes": server.settings.max_upload_bytes + 1}, 413, None),
         ):
-            answer = server.client.post("/v1/uploads", json=body | wrong)
+            answer = announce(server, **wrong)
             assert answer.status_code == status, wrong
             if param:
                 assert answer.json()["error"]["param"] == param

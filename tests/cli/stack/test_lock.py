@@ -11,11 +11,15 @@ from service.cli.stack import lock
 from service.cli.stack.lock import StackAddress
 
 
+def address_of(home: Path, pid: int | None = None) -> StackAddress:
+    return StackAddress(
+        pid=pid or os.getpid(), url="http://127.0.0.1:8123", mlflow_url=None, home=home.resolve()
+    )
+
+
 class TestHold:
     def test_a_second_one_is_refused_with_the_firsts_address(self, tmp_path: Path) -> None:
-        address = StackAddress(
-            pid=os.getpid(), url="http://127.0.0.1:8123", mlflow_url=None, home=tmp_path.resolve()
-        )
+        address = address_of(tmp_path)
         with lock.hold(tmp_path):
             lock.write_address(tmp_path, address)
             with (
@@ -43,9 +47,7 @@ class TestHold:
 
 class TestReadAddress:
     def test_returns_what_was_written(self, tmp_path: Path) -> None:
-        address = StackAddress(
-            pid=os.getpid(), url="http://a", mlflow_url="http://b", home=tmp_path.resolve()
-        )
+        address = address_of(tmp_path).model_copy(update={"mlflow_url": "http://b"})
         lock.write_address(tmp_path, address)
         assert lock.read_address(tmp_path) == address
         lock.remove_address(tmp_path)
@@ -54,17 +56,14 @@ class TestReadAddress:
     def test_a_stack_whose_process_has_ended_is_none(self, tmp_path: Path) -> None:
         process = subprocess.Popen([sys.executable, "-c", ""])
         process.wait()
-        gone = StackAddress(
-            pid=process.pid, url="http://a", mlflow_url=None, home=tmp_path.resolve()
-        )
-        lock.write_address(tmp_path, gone)
+        lock.write_address(tmp_path, address_of(tmp_path, process.pid))
         assert lock.read_address(tmp_path) is None
 
     def test_none_runs_in_a_copy_of_a_home_with_one(self, tmp_path: Path) -> None:
         """Else commands in the copy would reach the original."""
         home, copy, link = (tmp_path / name for name in ("home", "copy", "link"))
         home.mkdir()
-        address = StackAddress(pid=os.getpid(), url="http://a", mlflow_url=None, home=home)
+        address = address_of(home)
         lock.write_address(home, address)
         shutil.copytree(home, copy)
         link.symlink_to(home)
@@ -76,9 +75,7 @@ class TestReadAddress:
         def refuse(_pid: int, _signal: int) -> None:
             raise PermissionError
 
-        address = StackAddress(
-            pid=os.getpid(), url="http://a", mlflow_url=None, home=tmp_path.resolve()
-        )
+        address = address_of(tmp_path)
         lock.write_address(tmp_path, address)
         monkeypatch.setattr(os, "kill", refuse)
         assert lock.read_address(tmp_path) == address

@@ -8,7 +8,7 @@ from service.store.database import Database
 from tests.supervision.support import children, run
 from tests.support import services
 from tests.support.factories import make_job
-from tests.support.job_rows import get
+from tests.support.job_rows import failure_of as failure_of_job
 
 
 def failure_of(
@@ -18,6 +18,4 @@ def failure_of(
     job_id = make_job(database, metadata={"stub.prepare": f"bomb:{bomb}"})
     assert run(database, settings.model_copy(update=limits), job_id) is JobState.FAILED
     services.wait_until(lambda: children() == [], 5, "the end of all processes")
-    failure = get(database, job_id).failure
-    assert failure is not None
-    return failure
+    return failure_of_job(database, job_id)

@@ -6,7 +6,7 @@ from typing import Any
 
 from service.contract.events import Notice
 from tests.support.models import save_tiny_llama
-from tests.tasks.stages import StagedJob, write_rows
+from tests.tasks.stages import StagedJob, job_of
 from tests.training.support import PLAIN
 
 Row = dict[str, Any]
@@ -38,19 +38,10 @@ def chat_job(
     **task: Any,
 ) -> StagedJob:
     """`splits`: the rows of the others."""
-    home.mkdir(parents=True)
-    given = {"train": rows, **(splits or {})}
-    dataset = {name: write_rows(home / f"{name}.jsonl", own) for name, own in given.items()}
-    body = {
-        "task": {"type": "chat", **task},
-        "model": {"name_or_path": str(model or save_tiny_llama(home / "llama"))},
-        "dataset": {"source": "path", **dataset},
-        "training": PLAIN
-        | {"use_cpu": True, "logging_steps": 1, "learning_rate": 1e-2}
-        | {"max_steps": 5, "per_device_train_batch_size": 4}
-        | (training or {}),
-    }
-    return StagedJob(home, body)
+    options = PLAIN | {"logging_steps": 1, "learning_rate": 1e-2}
+    options |= {"max_steps": 5, "per_device_train_batch_size": 4, **(training or {})}
+    model = model or save_tiny_llama(home / "llama")
+    return job_of(home, {"type": "chat", **task}, model, {"train": rows, **(splits or {})}, options)
 
 
 def notices(job: StagedJob) -> list[str]:

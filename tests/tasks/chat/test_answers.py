@@ -10,6 +10,7 @@ from service.contract.chat import ChatSpec
 from service.contract.failures import FailureCode, StageError
 from tests.support.models import save_tiny_llama
 from tests.tasks.chat.jobs import ROWS, Row, chat_job, notices, talk
+from tests.training.support import fails_with
 from worker.tasks.chat import answers
 
 END, END_OF_TURN = 0, 2
@@ -102,9 +103,8 @@ class TestEvaluation:
         generate = {**GENERATE, "exact_match": r"(?:x|xx)+[yz]|\d"}
         job = chat_job(tmp_path / "job", splits=splits, generate=generate)
         words = "takes too long to match the answer of row 2 of the validation split"
-        with pytest.raises(StageError, match=words) as raised:
+        with fails_with(FailureCode.INVALID_OPTION, words):
             job.prepare()
-        assert raised.value.failure.code is FailureCode.INVALID_OPTION
 
     def test_prompts_without_room_for_an_answer(self, tmp_path: Path) -> None:
         generate = {**GENERATE, "max_new_tokens": 92}
@@ -126,9 +126,8 @@ class TestEvaluation:
         job = chat_job(
             tmp_path / "job", splits={"validation": ROWS[:4]}, generate={"max_new_tokens": 128}
         )
-        with pytest.raises(StageError, match="leaves no room for a prompt") as raised:
+        with fails_with(FailureCode.INVALID_OPTION, "leaves no room for a prompt"):
             job.prepare()
-        assert raised.value.failure.code is FailureCode.INVALID_OPTION
 
 
 class TestPredict:

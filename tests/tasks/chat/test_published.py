@@ -1,6 +1,5 @@
 """A finished chat model opens elsewhere: transformers alone writes what the job has shown."""
 
-import json
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 
 from service.contract.peft import BASE_CONFIG_FOLDER
 from tests.support.models import save_tiny_llama
-from tests.tasks.stages import StagedJob, write_rows
+from tests.tasks.stages import StagedJob, job_of
 from worker.tasks.chat import templates
 
 LORA: Final = {"method": "lora", "r": 4, "lora_alpha": 8, "target_modules": "all-linear"}
@@ -30,20 +29,15 @@ def trained(
     home: Path, peft: dict[str, Any] | None, steps: int = 25, **task: Any
 ) -> tuple[StagedJob, Any]:
     """A finished job, and its samples."""
-    home.mkdir()
     rows = [{"messages": talk(each, f"{each[4:8]} the board")} for each in QUESTIONS * 4]
-    body = {
-        "task": {"type": "chat", "generate": {"max_new_tokens": NEW_TOKENS}, **task},
-        "model": {"name_or_path": str(save_tiny_llama(home / "base"))},
-        "dataset": {
-            "source": "path",
-            "train": write_rows(home / "train.jsonl", rows),
-            "validation": write_rows(home / "validation.jsonl", rows[:6]),
-        },
-        "training": {"max_steps": steps, "learning_rate": 2e-2, "eval_on_start": False},
-        "resources": {"gpus": 0},
-    }
-    job = StagedJob(home, body | ({"peft": peft} if peft else {}))
+    job = job_of(
+        home,
+        {"type": "chat", "generate": {"max_new_tokens": NEW_TOKENS}, **task},
+        save_tiny_llama(home / "base"),
+        {"train": rows, "validation": rows[:6]},
+        {"max_steps": steps, "learning_rate": 2e-2, "eval_on_start": False},
+        peft=peft,
+    )
     result, _ = job.train()
     return job, result.samples
 
@@ -119,22 +113,14 @@ def test_merged_and_unmerged_write_the_same_for_20_prompts(tmp_path: Path) -> No
 def test_a_job_that_predicts_writes_the_same(tmp_path: Path) -> None:
     job, _ = trained(tmp_path / "home", None)
     folder = job.workspace / OUTPUT
-    (tmp_path / "predicting").mkdir()
-    test = write_rows(tmp_path / "test.jsonl", [{"messages": talk(each)} for each in PROMPTS])
-    predicting = StagedJob(
-        tmp_path / "predicting",
-        {
-            **job.body,
-            "mode": "predict",
-            "model": {"name_or_path": str(folder)},
-            "dataset": {"source": "path", "test": test},
-        },
-    )
+    test = {"test": [{"messages": talk(each)} for each in PROMPTS]}
+    options = {"task": job.body["task"], "training": job.body["training"], "mode": "predict"}
+    predicting = job_of(tmp_path / "predicting", model=folder, dataset=test, **options)
     predicting.train()
-    file = predicting.workspace / "attempts/2/predictions/test/predictions.json"
     tokenizer, model = loaded(folder)
     written = [
         tokenizer.decode(answered(tokenizer, model, each), skip_special_tokens=True)
         for each in PROMPTS
     ]
-    assert [row["prediction"] for row in json.loads(file.read_text())] == written
+    found = predicting.predictions("test/predictions.json")
+    assert [row["prediction"] for row in found] == written

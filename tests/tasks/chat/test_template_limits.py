@@ -9,6 +9,7 @@ from service.contract.chat import ChatSpec
 from service.contract.failures import FailureCode, StageError
 from tests.tasks.chat.jobs import ROWS, chat_job, talk
 from tests.tasks.chat.support import conversation, turn
+from tests.training.support import fails_with
 from worker.data.table import JobEndingRowError, RowError
 from worker.tasks.chat import jinja, templates
 from worker.tasks.chat.rendering import Renderer
@@ -62,9 +63,8 @@ class TestTime:
         assert renderer.render(conversation(*OTHERS)).input_ids
 
     def test_of_a_template_that_never_ends_is_said_before_the_rows(self, tokenizer: Any) -> None:
-        with pytest.raises(StageError, match=r"`task.chat_template` takes more than") as caught:
+        with fails_with(FailureCode.INVALID_OPTION, r"`task.chat_template` takes more than"):
             Renderer(tokenizer, ChatSpec(chat_template=ENDLESS.replace("BODY", "")))
-        assert caught.value.failure.code is FailureCode.INVALID_OPTION
 
     def test_so_is_that_of_one_that_ends_without_calls_alone(self, tokenizer: Any) -> None:
         calls = "{% for message in messages if message.tool_calls %}LOOP{% endfor %}"
@@ -77,9 +77,8 @@ class TestTime:
         rows = [ROWS[0], talk("loop", "was read"), *ROWS[1:3]]
         job = chat_job(tmp_path / "job", rows, chat_template=looping(""))
         job.body["dataset"] |= {"on_bad_row": "skip", "max_bad_fraction": 0.9}
-        with pytest.raises(StageError, match="line 2: the chat template takes more") as caught:
+        with fails_with(FailureCode.INVALID_OPTION, "line 2: the chat template takes more"):
             job.prepare()
-        assert caught.value.failure.code is FailureCode.INVALID_OPTION
 
 
 def test_memory_is_limited(tokenizer: Any) -> None:

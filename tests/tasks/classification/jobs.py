@@ -6,7 +6,7 @@ from typing import Any
 
 from service.contract.stages import TrainResult
 from tests.support.models import save_tiny_bert
-from tests.tasks.stages import StagedJob, write_rows
+from tests.tasks.stages import StagedJob, job_of
 from tests.training.support import PLAIN, scores
 
 MakeJob = Callable[..., StagedJob]
@@ -14,7 +14,6 @@ MakeJob = Callable[..., StagedJob]
 
 def maker(home: Path, kind: str) -> MakeJob:
     """Makes jobs of `rows` of each split, or a file; the rest is the training section."""
-    home.mkdir()
 
     def make(
         rows: dict[str, Any],
@@ -23,28 +22,10 @@ def maker(home: Path, kind: str) -> MakeJob:
         dropout: float = 0.1,
         **training: Any,
     ) -> StagedJob:
-        given = {
-            split: write_rows(home / f"{split}.jsonl", part)
-            if isinstance(part, list)
-            else str(part)
-            for split, part in rows.items()
-        }
-        body = {
-            "task": {"type": kind, **(task or {})},
-            "model": {
-                "name_or_path": str(model or save_tiny_bert(home / "model", dropout=dropout))
-            },
-            "dataset": {"source": "path", **given},
-            "training": {
-                **PLAIN,
-                "logging_steps": 1,
-                "max_steps": 2,
-                "save_strategy": "no",
-                **training,
-            },
-            "resources": {"gpus": 0},
-        }
-        return StagedJob(home, body)
+        model = model or save_tiny_bert(home / "model", dropout=dropout)
+        given = {name: part if isinstance(part, list) else str(part) for name, part in rows.items()}
+        options = PLAIN | {"logging_steps": 1, "max_steps": 2, "save_strategy": "no"}
+        return job_of(home, {"type": kind, **(task or {})}, model, given, options | training)
 
     return make
 

@@ -6,6 +6,7 @@ import pytest
 
 from service.contract.failures import FailureCode, StageError
 from service.contract.parameters import TextClassificationSpec
+from tests.training.support import fails_with
 from worker.data.inferences import Inferences
 from worker.data.table import RowError
 from worker.tasks.classification import label_format
@@ -68,9 +69,10 @@ class TestSurvey:
         ],
     )
     def test_refuses_what_can_be_both_or_neither(self, labels: list[Any], problem: str) -> None:
-        with pytest.raises(StageError, match=f"`task.label_format` is needed: .*{problem}") as e:
+        with fails_with(
+            FailureCode.INVALID_OPTION, f"`task.label_format` is needed: .*{problem}"
+        ) as e:
             decided(labels)
-        assert e.value.failure.code is FailureCode.INVALID_OPTION
         assert e.value.failure.details["option"] == "task.label_format"
 
     @pytest.mark.parametrize(

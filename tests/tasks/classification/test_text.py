@@ -1,6 +1,7 @@
 """text-classification through the real prepare and train stages."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from service.contract.failures import FailureCode, StageError
 from service.contract.parameters import TextClassificationSpec
 from tests.support.models import minilm_dir, save_tiny_bert, save_tiny_gpt2
 from tests.tasks.classification.jobs import MakeJob, evaluations, maker
-from tests.tasks.stages import StagedJob, write_rows
+from tests.tasks.stages import StagedJob, assert_accumulates, write_rows
+from tests.training.support import fails_with
 from worker.tasks import registry
 from worker.tasks.base import load_splits
 
@@ -84,9 +86,8 @@ class TestModel:
         config = json.loads((base / "config.json").read_text())
         (base / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 100}))
         job = make_job({"train": ROWS}, model=base)
-        with pytest.raises(StageError, match=r"position_embeddings") as caught:
+        with fails_with(FailureCode.UNSUPPORTED_ARCHITECTURE, r"position_embeddings"):
             job.train()
-        assert caught.value.failure.code is FailureCode.UNSUPPORTED_ARCHITECTURE
 
 
 class TestProblems:
@@ -252,9 +253,8 @@ class TestVectors:
         self, make_job: MakeJob, labels: list[Any], task: dict[str, Any], code: Any, problem: str
     ) -> None:
         rows = [{"text": f"{n}", "label": label} for n, label in enumerate(labels)]
-        with pytest.raises(StageError, match=problem) as caught:
+        with fails_with(code, problem):
             make_job({"train": rows}, task=task).prepare()
-        assert caught.value.failure.code is code
 
     def test_of_another_length_in_the_validation_rows(self, make_job: MakeJob) -> None:
         rows = {
@@ -392,9 +392,8 @@ class TestLabelFaults:
         rows = [*ROWS[:3], {"text": "t", "label": 7}, {"text": "t", "label": ["a"]}]
         job = make_job({"train": ROWS, "validation": rows})
         message = r"2 of 5 rows of the validation split .*validation\.jsonl, line 4: the label '7'"
-        with pytest.raises(StageError, match=message) as e:
+        with fails_with(FailureCode.LABEL_MISMATCH, message) as e:
             job.prepare()
-        assert e.value.failure.code is FailureCode.LABEL_MISMATCH
         assert e.value.failure.action == (
             "Correct the labels of the 2 bad rows (they are listed), or list all labels in "
             "`task.label_names`, then submit again; or leave such rows out with "
@@ -420,9 +419,8 @@ class TestLabelFaults:
         assert (counts["rows_read"], counts["rows_used"]) == (5, 4)
         assert counts["skipped_by_reason"] == {"unknown_label": 1}
         job.body["dataset"]["max_bad_fraction"] = 0.19
-        with pytest.raises(StageError, match=r"20\.00% of them") as e:
+        with fails_with(FailureCode.LABEL_MISMATCH, r"20\.00% of them"):
             job.prepare()
-        assert e.value.failure.code is FailureCode.LABEL_MISMATCH
 
     def test_faults_of_several_splits_are_named_together(self, make_job: MakeJob) -> None:
         bad = {"text": " ", "label": "a"}
@@ -460,18 +458,16 @@ class TestLabelFaults:
 
     def test_a_row_without_its_label_is_named_by_file_and_line(self, make_job: MakeJob) -> None:
         job = make_job({"train": [*ROWS, {"text": "t", "label": None}]})
-        with pytest.raises(StageError, match=r"train\.jsonl, line 13: `label` must be") as caught:
+        with fails_with(FailureCode.UNREADABLE_ROW, r"train\.jsonl, line 13: `label` must be"):
             job.prepare()
-        assert caught.value.failure.code is FailureCode.UNREADABLE_ROW
 
     def test_a_label_beside_the_named_ones(self, make_job: MakeJob) -> None:
         job = make_job({"train": ROWS}, task={"label_names": ["even", "odd"]})
         job.body["dataset"]["validation"] = write_rows(
             job.home / "more.jsonl", [{"text": "t", "label": "prime"}]
         )
-        with pytest.raises(StageError, match=r"more\.jsonl, line 1: `label` 'prime'") as caught:
+        with fails_with(FailureCode.LABEL_MISMATCH, r"more\.jsonl, line 1: `label` 'prime'"):
             job.prepare()
-        assert caught.value.failure.code is FailureCode.LABEL_MISMATCH
 
 
 class TestTestSplit:
@@ -493,17 +489,8 @@ class TestTestSplit:
 class TestAccumulation:
     def test_two_batches_are_one_large_batch(self, make_job: MakeJob) -> None:
         rows = [{"text": "word " * (n + 1), "label": n % 3} for n in range(8)]
-        large = make_job({"train": rows}, dropout=0.0, per_device_train_batch_size=8).train(2)
-        small = make_job(
-            {"train": rows},
-            dropout=0.0,
-            per_device_train_batch_size=2,
-            gradient_accumulation_steps=4,
-        ).train(3)
-        for name in ("loss", "grad_norm"):
-            assert list(small[1].train_values(name).values()) == pytest.approx(
-                list(large[1].train_values(name).values()), rel=1e-5
-            )
+        make = partial(make_job, {"train": rows}, dropout=0.0)
+        assert_accumulates(make, 8, 2, ("loss", "grad_norm"), rel=1e-5)
 
 
 class TestNamedValidationSets:

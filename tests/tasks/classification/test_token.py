@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,8 @@ from service.contract.parameters import TokenClassificationSpec
 from service.contract.spec import JobSpec
 from tests.support.models import minilm_dir, train_tokenizer
 from tests.tasks.classification.jobs import MakeJob, evaluations, maker
-from tests.tasks.stages import StagedJob
+from tests.tasks.stages import StagedJob, assert_accumulates
+from tests.training.support import fails_with
 from worker.data.table import RowError
 from worker.tasks.classification.token import TokenClassification, add_prefix_space, inside_of
 from worker.tasks.classification.token_rows import RowCleaner
@@ -276,9 +278,10 @@ class TestFaults:
     def test_an_unknown_tag_of_the_validation_split(self, make_job: MakeJob) -> None:
         odd = {"tokens": ["Ada", "wrote"], "tags": ["B-ORG", "O"]}
         job = make_job({"train": ROWS, "validation": [ROWS[0], odd]})
-        with pytest.raises(StageError, match=r"validation\.jsonl, line 2: the label 'B-ORG'") as e:
+        with fails_with(
+            FailureCode.LABEL_MISMATCH, r"validation\.jsonl, line 2: the label 'B-ORG'"
+        ):
             job.prepare()
-        assert e.value.failure.code is FailureCode.LABEL_MISMATCH
         job.body["dataset"] |= {"on_bad_row": "skip", "max_bad_fraction": 0.5}
         report = job.prepare().data_report
         assert report is not None
@@ -310,14 +313,5 @@ class TestFaults:
 
 class TestTraining:
     def test_accumulated_batches_weigh_every_word_the_same(self, make_job: MakeJob) -> None:
-        large = make_job({"train": ROWS}, dropout=0.0, per_device_train_batch_size=4).train(2)
-        small = make_job(
-            {"train": ROWS},
-            dropout=0.0,
-            per_device_train_batch_size=1,
-            gradient_accumulation_steps=4,
-        ).train(3)
-        for name in ("loss", "grad_norm"):
-            assert list(small[1].train_values(name).values()) == pytest.approx(
-                list(large[1].train_values(name).values()), rel=1e-5
-            )
+        make = partial(make_job, {"train": ROWS}, dropout=0.0)
+        assert_accumulates(make, 4, 1, ("loss", "grad_norm"), rel=1e-5)

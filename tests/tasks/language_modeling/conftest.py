@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.models import save_tiny_gpt2
-from tests.tasks.stages import StagedJob, write_rows
+from tests.tasks.stages import StagedJob, job_of
 from tests.training.support import PLAIN
 
 TEXTS = [
@@ -37,16 +37,8 @@ def make(tmp_path: Path, gpt2: Path) -> Make:
         **task: Any,
     ) -> StagedJob:
         home = tmp_path / f"home-{next(made)}"
-        home.mkdir()
-        data = write_rows(home / "train.jsonl", [{"text": text} for text in texts])
-        body = {
-            "task": {"type": "causal-lm", **task},
-            "model": {"name_or_path": str(model)},
-            "dataset": {"source": "path", "train": data, **(dataset or {})},
-            "training": PLAIN
-            | {"use_cpu": True, "logging_steps": 1, "learning_rate": 1e-2}
-            | (training or {}),
-        }
-        return StagedJob(home, body)
+        data = {"train": [{"text": text} for text in texts], **(dataset or {})}
+        options = PLAIN | {"logging_steps": 1, "learning_rate": 1e-2} | (training or {})
+        return job_of(home, {"type": "causal-lm", **task}, model, data, options)
 
     return make_job

@@ -11,7 +11,8 @@ import torch
 import transformers
 
 from tests.support.models import minilm_dir, save_tiny_gpt2, saved, tiny_bert_config
-from tests.tasks.stages import StagedJob, write_rows
+from tests.tasks.stages import job_of
+from tests.training.reference_trainer import arguments
 from tests.training.support import PLAIN
 from worker.tasks.language_modeling.masking import EpochMasks, MaskedFeatures, Masking
 
@@ -87,15 +88,7 @@ def run_trainer(
     """(step → loss, evaluation at the end)"""
     trainer = transformers.Trainer(
         model=model,
-        args=transformers.TrainingArguments(
-            output_dir=str(folder),
-            use_cpu=True,
-            report_to="none",
-            disable_tqdm=True,
-            dataloader_pin_memory=False,
-            save_strategy="no",
-            **options,
-        ),
+        args=arguments(folder, save_strategy="no", **options),
         data_collator=collator,
         train_dataset=train,
         eval_dataset=validation,
@@ -114,20 +107,9 @@ def run_ours(
 ) -> tuple[dict[int, float], dict[str, float], dict[str, Any]]:
     """(step → loss, evaluation at the end, the prepared splits)"""
     rows = [{"text": text} for text in TEXTS]
-    (tmp_path / "home").mkdir()
-    job = StagedJob(
-        tmp_path / "home",
-        {
-            "task": task,
-            "model": {"name_or_path": str(model)},
-            "dataset": {
-                "source": "path",
-                "train": write_rows(tmp_path / "train.jsonl", rows),
-                "validation": write_rows(tmp_path / "validation.jsonl", rows[4:17]),
-            },
-            "training": PLAIN | {"use_cpu": True, "save_strategy": "no", **options},
-        },
-    )
+    dataset = {"train": rows, "validation": rows[4:17]}
+    options = PLAIN | {"save_strategy": "no", **options}
+    job = job_of(tmp_path / "home", task, model, dataset, options)
     result, recorder = job.train()
     splits = job.splits
     features = {name: split.features for name, split in splits.items()}

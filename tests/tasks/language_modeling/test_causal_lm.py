@@ -15,7 +15,7 @@ import transformers
 from service.contract.failures import FailureCode, StageError
 from tests.tasks.language_modeling.conftest import TEXTS, Make
 from tests.tasks.stages import StagedJob, write_rows
-from tests.training.support import Killed, Recorder, at_checkpoint
+from tests.training.support import Killed, Recorder, at_checkpoint, fails_with
 from worker.training.kernels import chunked_cross_entropy
 
 
@@ -81,14 +81,12 @@ class TestBlocks:
         assert {len(block) for block in tokens_of(job)} == {1024}
 
     def test_longer_than_the_position_table(self, make: Make) -> None:
-        with pytest.raises(StageError, match=r"`block_size` is 65, but .* holds 64") as raised:
+        with fails_with(FailureCode.SEQUENCE_TOO_LONG, r"`block_size` is 65, but .* holds 64"):
             make(block_size=65).prepare()
-        assert raised.value.failure.code is FailureCode.SEQUENCE_TOO_LONG
 
     def test_less_text_than_one_block(self, make: Make) -> None:
-        with pytest.raises(StageError, match="fewer than one block of 64") as raised:
+        with fails_with(FailureCode.EMPTY_DATASET, "fewer than one block of 64"):
             make(["the report\n"]).prepare()
-        assert raised.value.failure.code is FailureCode.EMPTY_DATASET
 
 
 class TestData:
@@ -198,7 +196,7 @@ class TestJob:
         with pytest.raises(Killed):
             job.train(2, recorder=Recorder(kill_after=at_checkpoint(4)))
         assert rows == {16}
-        checkpoint = job.workspace / "attempts" / "2" / "checkpoints" / "4"
+        checkpoint = job.checkpoint(4)
         kept = json.loads((checkpoint / "progress.json").read_text())["fast_paths"]
         assert kept["rows_of_loss"] == 16
         free[0] *= 8

@@ -13,10 +13,10 @@ import pytest
 import torch
 import transformers
 
-from service.contract.failures import FailureCode, StageError
+from service.contract.failures import FailureCode
 from tests.support.models import minilm_dir, save_tiny_bert, save_tiny_gpt2
-from tests.tasks.stages import StagedJob, write_rows
-from tests.training.support import PLAIN
+from tests.tasks.stages import StagedJob, job_of
+from tests.training.support import PLAIN, fails_with
 from worker.tasks.base import PreparedSplit, load_splits
 from worker.tasks.common.padding import Padding
 from worker.tasks.language_modeling.masked_lm import MaskedLMObjective
@@ -55,22 +55,11 @@ def make(tmp_path: Path, bert: Path) -> Make:
         **task: Any,
     ) -> StagedJob:
         home = tmp_path / f"home-{next(made)}"
-        home.mkdir()
         rows = [{"text": text} for text in texts]
-        body = {
-            "task": {"type": "masked-lm", "max_seq_length": 16, **task},
-            "model": {"name_or_path": str(model)},
-            "dataset": {
-                "source": "path",
-                "train": write_rows(home / "train.jsonl", rows),
-                "validation": write_rows(home / "validation.jsonl", rows[2:9]),
-                "test": write_rows(home / "test.jsonl", rows[:4]),
-            },
-            "training": PLAIN
-            | {"use_cpu": True, "logging_steps": 1, "learning_rate": 1e-2}
-            | (training or {}),
-        }
-        return StagedJob(home, body)
+        dataset = {"train": rows, "validation": rows[2:9], "test": rows[:4]}
+        options = PLAIN | {"logging_steps": 1, "learning_rate": 1e-2} | (training or {})
+        task = {"type": "masked-lm", "max_seq_length": 16, **task}
+        return job_of(home, task, model, dataset, options)
 
     return make_job
 
@@ -131,9 +120,10 @@ class TestPrepare:
         assert features[0]["starts"] == [1] * 8
 
     def test_only_empty_rows(self, make: Make) -> None:
-        with pytest.raises(StageError, match="All rows of the train split are empty") as raised:
+        with fails_with(
+            FailureCode.EMPTY_DATASET, "All rows of the train split are empty"
+        ) as raised:
             make(["", " "] * 5, line_by_line=True).prepare()
-        assert raised.value.failure.code is FailureCode.EMPTY_DATASET
         assert raised.value.failure.details == {"split": "train"}
 
     def test_a_tokenizer_without_mask_token(self, make: Make, bert: Path, tmp_path: Path) -> None:
@@ -143,9 +133,8 @@ class TestPrepare:
         maskless.save_pretrained(gpt2)
         job = make()
         job.body["model"] = {"name_or_path": str(bert), "tokenizer_name": str(gpt2)}
-        with pytest.raises(StageError, match="has no mask token") as raised:
+        with fails_with(FailureCode.INVALID_OPTION, "has no mask token"):
             job.prepare()
-        assert raised.value.failure.code is FailureCode.INVALID_OPTION
 
 
 IDS = np.tile(np.arange(1000, 2000), 40)

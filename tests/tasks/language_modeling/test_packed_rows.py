@@ -8,8 +8,9 @@ import pytest
 import torch
 import transformers
 
-from service.contract.failures import FailureCode, StageError
+from service.contract.failures import FailureCode
 from tests.tasks.language_modeling.conftest import TEXTS, Make
+from tests.training.support import fails_with
 
 LENGTH = 16
 
@@ -57,9 +58,8 @@ class TestBlocks:
         assert features["row"] == [n for n, text in enumerate(TEXTS) if text]
 
     def test_only_empty_rows(self, make: Make) -> None:
-        with pytest.raises(StageError, match="All rows of the train split are empty") as raised:
+        with fails_with(FailureCode.EMPTY_DATASET, "All rows of the train split are empty"):
             make(["", ""], block_size=LENGTH, packing="bfd").prepare()
-        assert raised.value.failure.code is FailureCode.EMPTY_DATASET
 
 
 class TestJob:

@@ -1,6 +1,7 @@
 """Training on pairs, through the real stages: each number against a naive computation."""
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from service.contract.events import Notice, PhaseChanged
 from service.contract.states import Phase
 from tests.tasks.preference.support import job, pair
+from tests.tasks.stages import assert_accumulates
 
 
 def log_prob(model: Any, tokenizer: Any, row: dict[str, Any], side: str) -> torch.Tensor:
@@ -156,16 +158,9 @@ def test_with_an_adapter_the_reference_is_the_base_model(tmp_path: Path) -> None
 @pytest.mark.parametrize("loss_type", ["sigmoid", "orpo"])
 def test_accumulated_batches_are_the_large_one(tmp_path: Path, loss_type: str) -> None:
     """Though their answers have other numbers of tokens, and an epoch's last step fewer of them."""
-    found = []
-    for size, batches in ((8, 1), (2, 4)):
-        folder = tmp_path / str(size)
-        folder.mkdir()
-        options = {"per_device_train_batch_size": size, "gradient_accumulation_steps": batches}
-        recorder = job(folder, {"loss_type": loss_type}, **IN_ORDER, **options).train()[1]
-        names = ("loss", "rewards/margins", "grad_norm")
-        found.append([recorder.train_values(name) for name in names])
-    for one, other in zip(*found, strict=True):
-        assert one == pytest.approx(other, rel=1e-4, abs=1e-6)
+    make = partial(job, tmp_path, {"loss_type": loss_type}, **IN_ORDER)
+    names = ("loss", "rewards/margins", "grad_norm")
+    assert_accumulates(make, 8, 2, names, rel=1e-4, abs=1e-6)
 
 
 @pytest.mark.parametrize("adapter", [None, LORA])
@@ -179,8 +174,7 @@ def test_a_resumed_training_is_the_uninterrupted_one(
     first, whole = staged.train()
     if forgets:
         shutil.rmtree(tmp_path / "cache" / "reference")
-    checkpoint = staged.workspace / "attempts" / "2" / "checkpoints" / "3"
-    second, resumed = staged.train(attempt=3, resume_from=checkpoint)
+    second, resumed = staged.train(attempt=3, resume_from=staged.checkpoint(3))
     for name in ("loss", "rewards/margins", "logps/rejected"):
         assert resumed.train_values(name)[4] == whole.train_values(name)[4]
     assert reuses(resumed) is not forgets

@@ -1,5 +1,6 @@
 """Reward models, through the real stages."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from service.contract.failures import StageError
 from service.contract.preference import RewardSpec
 from service.contract.stages import TrainResult
 from tests.tasks.chat.support import turn
-from tests.tasks.preference.support import body, pair
-from tests.tasks.stages import StagedJob, write_rows
+from tests.tasks.preference import support as preference
+from tests.tasks.preference.support import pair
+from tests.tasks.stages import StagedJob, assert_accumulates, job_of, write_rows
 from worker.tasks.chat import templates
 from worker.tasks.preference.reward import RewardObjective
 
@@ -22,8 +24,7 @@ IN_ORDER: dict[str, Any] = {"train_sampling_strategy": "sequential"}
 
 
 def reward_job(folder: Path, task: dict[str, Any] | None = None, **training: Any) -> StagedJob:
-    options = {**IN_ORDER, **training}
-    return StagedJob(folder, body(folder, {"type": "reward", **(task or {})}, **options))
+    return preference.job(folder, {"type": "reward", **(task or {})}, **{**IN_ORDER, **training})
 
 
 def text(tokenizer: Any, row: dict[str, Any], side: str) -> str:
@@ -162,16 +163,9 @@ def test_predictions_score_any_answer(trained: Any, tmp_path: Path) -> None:
         {"prompt": row["prompt"], "completion": row["rejected"]},
         {"prompt": row["prompt"], "chosen": row["chosen"], "rejected": row["rejected"]},
     ]
-    other = StagedJob(
-        tmp_path,
-        {
-            "mode": "predict",
-            "task": "reward",
-            "model": {"name_or_path": str(job.output(result))},
-            "dataset": {"source": "path", "test": write_rows(tmp_path / "test.jsonl", rows)},
-            "training": {"bf16": False, "use_cpu": True, "per_device_eval_batch_size": 2},
-        },
-    )
+    options = {"bf16": False, "per_device_eval_batch_size": 2}
+    test = {"test": rows}
+    other = job_of(tmp_path, "reward", job.output(result), test, options, mode="predict")
     other.train()
     found = other.predictions("test/predictions.json")
     known = job.predictions()[0]
@@ -181,18 +175,8 @@ def test_predictions_score_any_answer(trained: Any, tmp_path: Path) -> None:
 
 
 def test_accumulated_batches_are_the_large_one(tmp_path: Path) -> None:
-    found = []
-    for size in (4, 1):
-        folder = tmp_path / str(size)
-        folder.mkdir()
-        options: dict[str, Any] = {
-            "per_device_train_batch_size": size,
-            "gradient_accumulation_steps": 4 // size,
-        }
-        recorder = reward_job(folder, **options).train()[1]
-        found.append([recorder.train_values(name) for name in ("loss", "margin", "grad_norm")])
-    for one, other in zip(*found, strict=True):
-        assert one == pytest.approx(other, rel=1e-4, abs=1e-6)
+    names = ("loss", "margin", "grad_norm")
+    assert_accumulates(partial(reward_job, tmp_path), 4, 1, names, rel=1e-4, abs=1e-6)
 
 
 def test_a_tokenizer_must_have_a_token_to_pad_with(tmp_path: Path) -> None:

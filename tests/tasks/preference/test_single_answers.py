@@ -1,5 +1,6 @@
 """KTO, through the real stages: each number against a naive computation."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from service.contract.events import Metric
 from tests.tasks.preference.support import job, pair
-from tests.tasks.stages import StagedJob, write_rows
+from tests.tasks.stages import StagedJob, assert_accumulates, write_rows
 from worker.tasks.base import load_splits
 
 KTO = {"loss_type": "kto", "desirable_weight": 1.5, "beta": 0.3}
@@ -109,20 +110,9 @@ def test_an_answer_of_another_prompt_estimates_the_divergence(tmp_path: Path) ->
 def test_the_divergence_is_that_of_the_whole_step(tmp_path: Path) -> None:
     """So that batches of any size give the same; it is above 0 with these answers."""
     names = ("loss", "grad_norm", "kl", "rewards/chosen", "logps/rejected")
-    found = []
-    for size in (4, 1):
-        folder = tmp_path / str(size)
-        folder.mkdir()
-        options: dict[str, Any] = {
-            "per_device_train_batch_size": size,
-            "gradient_accumulation_steps": 4 // size,
-            "learning_rate": 1e-2,
-        }
-        recorder = kto_job(folder, **options).train()[1]
-        found.append({name: recorder.train_values(name) for name in names})
-    assert max(found[0]["kl"].values()) > 0
-    for name in names:
-        assert found[0][name] == pytest.approx(found[1][name], rel=1e-3, abs=1e-5)
+    make = partial(kto_job, tmp_path, learning_rate=1e-2)
+    whole = assert_accumulates(make, 4, 1, names, rel=1e-3, abs=1e-5)
+    assert max(whole.train_values("kl").values()) > 0
 
 
 def test_the_margin_is_the_difference_of_the_mean_rewards(tmp_path: Path) -> None:
@@ -168,7 +158,6 @@ def test_samples_show_their_texts(tmp_path: Path, pairs: bool) -> None:
 def test_a_resumed_training_is_the_uninterrupted_one(tmp_path: Path) -> None:
     staged = kto_job(tmp_path, logging_steps=2, save_steps=3, save_strategy="steps")
     whole = staged.train()[1]
-    checkpoint = staged.workspace / "attempts" / "2" / "checkpoints" / "3"
-    resumed = staged.train(attempt=3, resume_from=checkpoint)[1]
+    resumed = staged.train(attempt=3, resume_from=staged.checkpoint(3))[1]
     for name in ("loss", "rewards/chosen", "kl"):
         assert resumed.train_values(name)[4] == whole.train_values(name)[4]

@@ -12,7 +12,7 @@ from service.contract.failures import StageError
 from service.contract.preference import PreferenceSpec
 from tests.support.models import save_tiny_llama
 from tests.tasks.preference.support import job, pair
-from tests.tasks.stages import StagedJob, write_rows
+from tests.tasks.stages import job_of, write_rows
 from worker.data.table import RowError
 from worker.tasks.preference.rows import RowCleaner
 from worker.tasks.preference.tokenizing import RowTokenizer
@@ -154,14 +154,10 @@ def test_bad_rows_have_places(tmp_path: Path) -> None:
 class TestPredictions:
     @pytest.mark.parametrize("row", [{"prompt": "who?"}, {**pair(0), "prompt": "who?"}])
     def test_answer_the_prompt(self, tmp_path: Path, row: dict[str, Any]) -> None:
-        body = {
-            "mode": "predict",
-            "task": {"type": "preference", "generate": {"max_new_tokens": 4}},
-            "model": {"name_or_path": str(save_tiny_llama(tmp_path / "model"))},
-            "dataset": {"source": "path", "test": write_rows(tmp_path / "test.jsonl", [row])},
-            "training": {"bf16": False, "use_cpu": True},
-        }
-        result, _ = StagedJob(tmp_path, body).train()
+        task = {"type": "preference", "generate": {"max_new_tokens": 4}}
+        model = save_tiny_llama(tmp_path / "model")
+        test, options = {"test": [row]}, {"bf16": False}
+        result, _ = job_of(tmp_path, task, model, test, options, mode="predict").train()
         (sample,) = result.samples
         assert sample["prompt"] == "who?"
         assert isinstance(sample["prediction"], str)

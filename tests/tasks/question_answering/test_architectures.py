@@ -9,8 +9,9 @@ import pytest
 import torch
 import transformers
 
+from tests.data.squad_sample import squad_dataset
 from tests.support.models import train_tokenizer
-from tests.tasks.stages import StagedJob
+from tests.tasks.stages import job_of
 
 SQUAD = Path(__file__).resolve().parents[3] / "examples" / "squad"
 LENGTH = 96
@@ -96,26 +97,10 @@ def save(folder: Path, model_type: str) -> None:
 @pytest.mark.parametrize("model_type", [*BERT_LIKE, *ROBERTA_LIKE])
 def test_trains_and_answers(model_type: str, tmp_path: Path) -> None:
     save(tmp_path / "model", model_type)
-    job = StagedJob(
-        tmp_path,
-        {
-            "task": {
-                "type": "question-answering",
-                "max_seq_length": LENGTH,
-                "doc_stride": 16,
-            },
-            "model": {"name_or_path": str(tmp_path / "model")},
-            "dataset": {
-                "source": "path",
-                "train": str(SQUAD / "train-v1.1.json"),
-                "validation": str(SQUAD / "validation-v1.1.json"),
-                "max_train_samples": 12,
-                "max_eval_samples": 4,
-            },
-            "training": {"max_steps": 1, "learning_rate": 1e-2, "logging_steps": 1},
-            "resources": {"gpus": 0},
-        },
-    )
+    task = {"type": "question-answering", "max_seq_length": LENGTH, "doc_stride": 16}
+    dataset = squad_dataset("1.1", SQUAD, max_train_samples=12, max_eval_samples=4)
+    options = {"max_steps": 1, "learning_rate": 1e-2, "logging_steps": 1}
+    job = job_of(tmp_path, task, tmp_path / "model", dataset, options)
     result, recorder = job.train()
     # A new head says nothing yet: both ends are about as likely on every token.
     assert recorder.train_values("loss")[1] == pytest.approx(math.log(LENGTH), abs=1)

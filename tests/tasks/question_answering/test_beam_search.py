@@ -11,11 +11,13 @@ import yaml
 from pydantic import ValidationError
 from transformers import AutoTokenizer, XLNetForQuestionAnswering
 
-from service.contract.failures import FailureCode, StageError
+from service.contract.failures import FailureCode
 from service.contract.parameters import QuestionAnsweringSpec
 from service.contract.spec import JobSpec
+from tests.data.squad_sample import squad_dataset
 from tests.support.models import save_tiny_bert, save_tiny_xlnet
-from tests.tasks.stages import StagedJob
+from tests.tasks.stages import StagedJob, job_of
+from tests.training.support import fails_with
 from worker.tasks import registry
 from worker.tasks.base import load_splits
 from worker.tasks.question_answering.beam_search import Beams, choose, spans_of
@@ -42,7 +44,6 @@ def make_job(tmp_path: Path, xlnet: Path) -> Make:
         model: Path = xlnet,
     ) -> StagedJob:
         home = tmp_path / f"home-{next(made)}"
-        home.mkdir()
         parameters = {
             "type": "question-answering",
             "head": "beam-search",
@@ -53,27 +54,10 @@ def make_job(tmp_path: Path, xlnet: Path) -> Make:
             "end_n_top": 3,
             **(task or {}),
         }
-        version = "v2.0" if parameters["version_2_with_negative"] else "v1.1"
-        body = {
-            "task": parameters,
-            "model": {"name_or_path": str(model)},
-            "dataset": {
-                "source": "path",
-                "train": str(SQUAD / f"train-{version}.json"),
-                "validation": str(SQUAD / f"validation-{version}.json"),
-                "max_train_samples": 30,
-                "max_eval_samples": 8,
-            },
-            "training": {
-                "max_steps": 1,
-                "learning_rate": 1e-3,
-                "logging_steps": 1,
-                "bf16": False,
-                **(training or {}),
-            },
-            "resources": {"gpus": 0},
-        }
-        return StagedJob(home, body)
+        version = "2.0" if parameters["version_2_with_negative"] else "1.1"
+        dataset = squad_dataset(version, SQUAD, max_train_samples=30, max_eval_samples=8)
+        options = {"max_steps": 1, "learning_rate": 1e-3, "logging_steps": 1, "bf16": False}
+        return job_of(home, parameters, model, dataset, options | (training or {}))
 
     return make
 
@@ -343,17 +327,16 @@ class TestJob:
     def test_resumes_bit_by_bit(self, make_job: Make) -> None:
         job = make_job(training={"max_steps": 4, "save_steps": 2})
         whole, _ = job.train()
-        checkpoint = job.workspace / "attempts" / "2" / "checkpoints" / "2"
-        resumed, _ = job.train(attempt=3, resume_from=checkpoint)
+        resumed, _ = job.train(attempt=3, resume_from=job.checkpoint(2))
         assert resumed.weights_sha256 == whole.weights_sha256
 
     def test_other_architectures_are_refused(self, make_job: Make, tmp_path: Path) -> None:
         job = make_job(model=save_tiny_bert(tmp_path / "bert"))
-        with pytest.raises(
-            StageError, match="'bert' has no head for question-answering/beam-search"
-        ) as caught:
+        with fails_with(
+            FailureCode.UNSUPPORTED_ARCHITECTURE,
+            "'bert' has no head for question-answering/beam-search",
+        ):
             job.prepare()
-        assert caught.value.failure.code is FailureCode.UNSUPPORTED_ARCHITECTURE
 
 
 class TestParameters:

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from service.contract.failures import FailureCode, StageError
+from service.contract.failures import FailureCode
 from service.contract.parameters import QuestionAnsweringSpec
+from tests.training.support import fails_with
 from worker.data.report import Measures
 from worker.tasks.question_answering.features import Windows
 
@@ -163,9 +164,8 @@ class TestLongQuestions:
         assert {len(ids) for ids in columns["input_ids"]} == {16}
 
     def test_a_stride_that_leaves_no_room_is_refused(self, minilm: Any) -> None:
-        with pytest.raises(StageError, match="Lower `doc_stride`") as caught:
+        with fails_with(FailureCode.INVALID_OPTION, "Lower `doc_stride`"):
             Windows(minilm, QuestionAnsweringSpec(max_seq_length=16, doc_stride=12))
-        assert caught.value.failure.code is FailureCode.INVALID_OPTION
 
 
 class TestManyWindows:
@@ -173,9 +173,10 @@ class TestManyWindows:
         """Each window has one new token: 20 kB of text would be 20,000 windows."""
         cut = Windows(minilm, QuestionAnsweringSpec(max_seq_length=384, doc_stride=128))
         rows = example(question="who " * 300, context="." * 20_000)
-        with pytest.raises(StageError, match=r"^Row 8 of the usable rows becomes 20,001") as caught:
+        with fails_with(
+            FailureCode.DATA_TOO_LARGE, r"^Row 8 of the usable rows becomes 20,001"
+        ) as caught:
             cut.features(rows, 7, with_offsets=True)
-        assert caught.value.failure.code is FailureCode.DATA_TOO_LARGE
         assert caught.value.failure.details == {"row": 7, "windows": 20_001}
 
     def test_a_long_context_with_a_usual_question_is_not(self, minilm: Any) -> None:

@@ -13,9 +13,9 @@ import pytest
 from service.contract.events import ArtifactWritten
 from service.contract.failures import StageError
 from service.contract.parameters import QuestionAnsweringSpec
-from tests.data.squad_sample import squad_file
+from tests.data.squad_sample import squad_dataset, squad_file
 from tests.support.models import save_tiny_bert, save_tiny_xlnet
-from tests.tasks.stages import StagedJob
+from tests.tasks.stages import StagedJob, job_of
 from worker.tasks.question_answering.metrics import squad_v2
 from worker.tasks.question_answering.null_threshold import FIELD, Threshold
 from worker.tasks.question_answering.postprocessing import Answers
@@ -45,33 +45,21 @@ def make_job(tmp_path: Path, models: dict[str, Path]) -> Make:
         head: str = "span",
         task: dict[str, Any] | None = None,
         model: Path | None = None,
-        body: dict[str, Any] | None = None,
+        peft: dict[str, Any] | None = None,
         **training: Any,
     ) -> StagedJob:
         home = tmp_path / f"home-{next(made)}"
-        home.mkdir()
         lengths = {"max_seq_length": 96, "doc_stride": 24}
         own = {"type": "question-answering", **lengths, **HEADS[head], **(task or AUTO)}
         version = "2.0" if own.get("version_2_with_negative") else "1.1"
-        dataset = {
-            "source": "path",
-            "train": str(squad_file("train", version)),
-            "validation": str(squad_file("validation", version)),
-            "test": str(squad_file("validation", version)),
+        limits: dict[str, Any] = {
             "max_train_samples": 6,
             "max_eval_samples": 8,
             "max_predict_samples": 6,
         }
+        dataset = squad_dataset(version, test=str(squad_file("validation", version)), **limits)
         steps = {"max_steps": 2, "learning_rate": 1e-3, "logging_steps": 1, "bf16": False}
-        whole = {
-            "task": own,
-            "model": {"name_or_path": str(model or models[head])},
-            "dataset": dataset,
-            "training": {**steps, **training},
-            "resources": {"gpus": 0},
-            **(body or {}),
-        }
-        return StagedJob(home, whole)
+        return job_of(home, own, model or models[head], dataset, {**steps, **training}, peft=peft)
 
     return make
 
@@ -171,8 +159,7 @@ class TestFound:
         assert len(events) == 2
 
     def test_beside_an_adapter(self, make_job: Make) -> None:
-        lora = {"peft": {"method": "lora", "target_modules": ["query"]}}
-        job = make_job(body=lora)
+        job = make_job(peft={"method": "lora", "target_modules": ["query"]})
         result, _ = job.train()
         held = config(job, "base_model_config")
         assert held[FIELD] == result.metrics["eval_best_f1_thresh"]

@@ -16,8 +16,8 @@ from service.contract.failures import FailureCode, StageError
 from service.contract.seq2seq import GenerationSpec, SummarizationSpec
 from service.contract.spec import JobSpec
 from tests.support.models import save_tiny_mbart, save_tiny_t5
-from tests.tasks.stages import StagedJob, write_rows
-from tests.training.support import PLAIN, scores
+from tests.tasks.stages import StagedJob, assert_accumulates, job_of, write_rows
+from tests.training.support import PLAIN, fails_with, scores
 from worker.tasks.base import load_splits
 from worker.tasks.seq2seq import base
 from worker.tasks.seq2seq.summarization import Summarization, by_sentence, rouge
@@ -64,32 +64,16 @@ def make_job(tmp_path: Path, t5: Path) -> Make:
         validation: list[dict[str, Any]] | None = None,
     ) -> StagedJob:
         home = tmp_path / f"home-{next(made)}"
-        home.mkdir()
         dataset = {
-            "source": "path",
-            "train": write_rows(home / "train.jsonl", rows("summaries-train.jsonl", 24)),
-            "validation": write_rows(
-                home / "validation.jsonl", validation or rows("summaries-validation.jsonl", 6)
-            ),
+            "train": rows("summaries-train.jsonl", 24),
+            "validation": validation or rows("summaries-validation.jsonl", 6),
         }
         if test is not None:
-            dataset["test"] = write_rows(home / "test.jsonl", test)
-        parameters = {
-            "type": "summarization",
-            "max_source_length": 64,
-            "max_target_length": 16,
-            **(task or {}),
-        }
+            dataset["test"] = test
+        parameters = {"type": "summarization", "max_source_length": 64, "max_target_length": 16}
         options = PLAIN | {"max_steps": 1, "learning_rate": 1e-2, "logging_steps": 1}
         options |= training or {}
-        body = {
-            "task": parameters,
-            "model": {"name_or_path": str(model)},
-            "dataset": dataset,
-            "training": options,
-            "resources": {"gpus": 0},
-        }
-        return StagedJob(home, body)
+        return job_of(home, parameters | (task or {}), model, dataset, options)
 
     return make
 
@@ -239,22 +223,12 @@ class TestLoss:
     def test_accumulated_is_the_large_batch(self, make_job: Make, tmp_path: Path) -> None:
         texts = [row["text"] for row in rows("summaries-train.jsonl", 20)]
         model = save_tiny_t5(tmp_path / "model", texts, dropout=0.0)
-        options = {"max_steps": 3, "save_strategy": "no"}
-        large, accumulated = (
-            make_job(
-                {"predict_with_generate": False},
-                {
-                    **options,
-                    "per_device_train_batch_size": size,
-                    "gradient_accumulation_steps": 8 // size,
-                },
-                model=model,
-            )
-            .train()[1]
-            .train_values("loss")
-            for size in (8, 2)
-        )
-        assert accumulated == pytest.approx(large, rel=1e-5)
+
+        def make(**batches: int) -> StagedJob:
+            options = {"max_steps": 3, "save_strategy": "no", **batches}
+            return make_job({"predict_with_generate": False}, options, model=model)
+
+        assert_accumulates(make, 8, 2, ["loss"], rel=1e-5)
 
 
 def _uneven() -> list[dict[str, list[int]]]:
@@ -357,9 +331,8 @@ class TestEvaluation:
 
     def test_without_generation_nothing_can_be_predicted(self, make_job: Make) -> None:
         job = make_job({"predict_with_generate": False}, test=[{"text": "a"}])
-        with pytest.raises(StageError, match="predict_with_generate") as caught:
+        with fails_with(FailureCode.INVALID_OPTION, "predict_with_generate"):
             job.prepare()
-        assert caught.value.failure.code is FailureCode.INVALID_OPTION
 
     def test_sampling_leaves_the_training_alone_and_repeats(self, make_job: Make) -> None:
         task = {"generation": {"do_sample": True}}
@@ -490,9 +463,8 @@ class TestLanguages:
     def test_wrong_codes(
         self, make_job: Make, mbart: Path, task: dict[str, str], message: str
     ) -> None:
-        with pytest.raises(StageError, match=message) as caught:
+        with fails_with(FailureCode.INVALID_OPTION, message):
             self.make(make_job, mbart, **task).prepare()
-        assert caught.value.failure.code is FailureCode.INVALID_OPTION
 
     def test_a_tokenizer_that_marks_texts_needs_the_language(
         self, make_job: Make, mbart: Path

@@ -7,9 +7,10 @@ import pytest
 import torch
 import transformers
 
-from service.contract.failures import FailureCode, StageError
+from service.contract.failures import FailureCode
 from tests.contract.factories import job_spec
 from tests.support.models import minilm_dir, save_tiny_bert
+from tests.training.support import fails_with
 from worker.training import build
 from worker.training.adapters import quantization
 from worker.training.adapters.adapter import export, wrap
@@ -278,9 +279,8 @@ class TestFewBits:
         assert config.llm_int8_skip_modules == ["qa_outputs"]
 
     def test_four_need_a_gpu(self) -> None:
-        with pytest.raises(StageError, match="is 4, which needs a GPU") as caught:
+        with fails_with(FailureCode.INVALID_OPTION, "is 4, which needs a GPU"):
             self.loaded(4)
-        assert caught.value.failure.code is FailureCode.INVALID_OPTION
 
 
 class TestIdentity:

@@ -139,8 +139,7 @@ class TestTraining:
         job = make_job(**options, **WORKERS, dataloader_persistent_workers=persistent)
         with pytest.raises(Killed):
             run(job.request(1), Recorder(kill_after=at_checkpoint(7)))
-        checkpoint = job.workspace / "attempts" / "1" / "checkpoints" / "7"
-        resumed, again = run(job.request(2, resume_from=checkpoint))
+        resumed, again = run(job.request(2, resume_from=job.checkpoint(7)))
         assert resumed.weights_sha256 == whole.weights_sha256
         losses = {step: loss for step, loss in alone.train_values("loss").items() if step > 7}
         assert again.train_values("loss") == losses

@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from service.contract.events import CheckpointSaved
-from tests.data.squad_sample import squad_file
+from tests.data.squad_sample import squad_dataset, squad_file
 from tests.support.models import (
     save_tiny_bert,
     save_tiny_gpt2,
@@ -23,7 +23,7 @@ from tests.support.models import (
     save_tiny_t5,
     save_tiny_xlnet,
 )
-from tests.tasks.stages import write_rows
+from tests.tasks.stages import job_of
 from tests.training.pairs import EXAMPLES, Both, Suite, of_rows, texts
 from tests.training.support import PLAIN
 
@@ -38,19 +38,13 @@ WITH_FSDP = ("question-answering", "masked-lm", "summarization", "chat")
 
 def _questions(model: Path, **task: Any) -> Body:
     task = {"version_2_with_negative": True, "max_seq_length": 96, "doc_stride": 24, **task}
-    return lambda home: {
-        "task": {"type": "question-answering", **task},
-        "model": {"name_or_path": str(model)},
-        "dataset": {
-            "source": "path",
-            "train": str(squad_file("train", "2.0")),
-            "validation": str(squad_file("validation", "2.0")),
-            "test": str(squad_file("validation", "2.0")),
-            "max_train_samples": 4,
-            "max_eval_samples": 5,
-            "max_predict_samples": 3,
-        },
+    limits: dict[str, Any] = {
+        "max_train_samples": 4,
+        "max_eval_samples": 5,
+        "max_predict_samples": 3,
     }
+    dataset = squad_dataset("2.0", test=str(squad_file("validation", "2.0")), **limits)
+    return lambda home: job_of(home, {"type": "question-answering", **task}, model, dataset).body
 
 
 def _rows(kind: str, model: Path, rows: list[dict[str, Any]], **task: Any) -> Body:
@@ -136,11 +130,7 @@ def _of_mode(name: str, body: Body) -> Body:
 
 
 def _prediction(kind: str, model: Path, rows: list[dict[str, Any]], **task: Any) -> Body:
-    return lambda home: {
-        "task": {"type": kind, **task},
-        "model": {"name_or_path": str(model)},
-        "dataset": {"source": "path", "test": write_rows(home / "test.jsonl", rows)},
-    }
+    return lambda home: job_of(home, {"type": kind, **task}, model, {"test": rows}).body
 
 
 def _tiny(suite: Suite) -> None:

@@ -1,6 +1,7 @@
 """A training to interrupt, and the numbers that must not change by it."""
 
-from tests.training.support import Recorder
+from service.contract.stages import TrainResult
+from tests.training.support import Job, Recorder, run
 
 EVERY_STEP = {
     "num_train_epochs": 2.6,
@@ -20,6 +21,16 @@ def numbers(recorder: Recorder, after: int) -> dict[str, dict[int, float]]:
     return {
         name: {s: v for s, v in recorder.train_values(name).items() if s > after} for name in names
     }
+
+
+def assert_resumes(job: Job, step: int) -> tuple[TrainResult, Recorder]:
+    """A second attempt from the checkpoint of `step` ends as the first, which is returned."""
+    whole, recorder = run(job.request(1))
+    resumed, again = run(job.request(2, resume_from=job.checkpoint(step)))
+    assert resumed.weights_sha256 == whole.weights_sha256
+    assert numbers(again, 0) == numbers(recorder, step)
+    assert again.train_values("loss")
+    return whole, recorder
 
 
 def evaluations(recorder: Recorder, after: int) -> dict[int, dict[str, float]]:

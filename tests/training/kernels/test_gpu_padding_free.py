@@ -14,13 +14,13 @@ import transformers
 from torch.nn.attention import varlen
 
 from service.contract.events import Notice
-from service.contract.failures import FailureCode, StageError
+from service.contract.failures import FailureCode
 from tests.fakes import packed_kernels
 from tests.fakes.packed_kernels import PackedKernels
 from tests.training.kernels.gpu_choice import CPU, capability, given, spec
 from tests.training.kernels.padding import LLAMA, QA, SIZES, gradients, right
 from tests.training.kernels.padding import batch as left_batch
-from tests.training.support import Job, Recorder, run
+from tests.training.support import Job, Recorder, fails_with, run
 from worker.training import build
 from worker.training.kernels import (
     attention_masks,
@@ -346,13 +346,10 @@ class TestChoice:
     ) -> None:
         kernels.sees_all = True
         options = spec(padding_free=True)
-        with pytest.raises(
-            StageError, match=r"`training.padding_free` gives other numbers"
-        ) as caught:
+        with fails_with(FailureCode.INVALID_OPTION, r"`training.padding_free` gives other numbers"):
             build.choose_attention(
                 model_of("bert"), options, torch.device("cuda"), given(tmp_path, recorder)
             )
-        assert caught.value.failure.code is FailureCode.INVALID_OPTION
 
 
 class TestStage:
@@ -372,7 +369,7 @@ class TestStage:
         kernel = "efficient" if dropout else "varlen"
         assert on_ampere.names[-1] == kernel
         assert sum("without padding" in each.message for each in recorder.of(Notice)) == 1
-        kept = job.workspace / "attempts" / "1" / "checkpoints" / "2"
+        kept = job.checkpoint(2)
         recorded = json.loads((kept / "progress.json").read_text())["fast_paths"]["attention"]
         assert recorded == {"kernel": kernel, "is_body": False, "first": 0}
         shutil.rmtree(job.home / "cache" / "equivalence", ignore_errors=True)

@@ -10,10 +10,11 @@ import transformers
 from torch.nn import functional
 
 from service.contract.events import Notice
-from service.contract.failures import FailureCode, StageError
+from service.contract.failures import FailureCode
 from service.contract.spec import JobSpec
+from tests.training.checkpointing.resuming import assert_resumes
 from tests.training.kernels.padding import LENGTHS, LLAMA, QA, SIZES, batch, gradients, right
-from tests.training.support import Job, run
+from tests.training.support import Job, fails_with, run
 from worker.training.kernels import cpu_attention, cpu_dropout, padding_free, selective_head
 
 BERT = transformers.BertConfig(**SIZES)
@@ -175,9 +176,8 @@ def test_a_model_that_cannot(
     if asked is None:
         assert run(job.request())[0].steps == 1
         return
-    with pytest.raises(StageError) as caught:
+    with fails_with(FailureCode.INVALID_OPTION) as caught:
         run(job.request())
-    assert caught.value.failure.code is FailureCode.INVALID_OPTION
     assert caught.value.failure.details == {"option": "training.padding_free"}
 
 
@@ -198,13 +198,7 @@ def test_an_attention_that_computes_otherwise_is_not_ours(monkeypatch: pytest.Mo
 
 def test_resumes_exactly(make_job: Callable[..., Job]) -> None:
     """With dropout, drawn by our own attention."""
-    job = make_job(max_steps=6, save_steps=3, padding_free=True)
-    whole, recorder = run(job.request(1))
-    checkpoint = job.workspace / "attempts" / "1" / "checkpoints" / "3"
-    resumed, again = run(job.request(2, resume_from=checkpoint))
-    assert resumed.weights_sha256 == whole.weights_sha256
-    later = {step: loss for step, loss in recorder.train_values("loss").items() if step > 3}
-    assert again.train_values("loss") == later
+    assert_resumes(make_job(max_steps=6, save_steps=3, padding_free=True), 3)
 
 
 def test_questions_in_small_batches_are_the_large_batch() -> None:

@@ -12,8 +12,9 @@ from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION, GreedyLR, get_
 from service.contract.failures import StageError
 from service.contract.training import TrainingSpec
 from service.contract.training_arguments.choices import BY_METRIC, SCHEDULE_ARGUMENTS, Schedule
+from tests.training.checkpointing.resuming import assert_resumes
 from tests.training.reference_trainer import run_both
-from tests.training.support import Job, rows, run
+from tests.training.support import Job, rows
 from worker.training.optim import lr_schedulers
 from worker.training.plan import Plan
 
@@ -219,9 +220,4 @@ class TestByMetric:
             validation=rows(6, seed=5),
             **{**schedule, "learning_rate": 0.3},
         )
-        whole, recorder = run(job.request(1))
-        checkpoint = job.workspace / "attempts" / "1" / "checkpoints" / "6"
-        resumed, again = run(job.request(2, resume_from=checkpoint))
-        assert resumed.weights_sha256 == whole.weights_sha256
-        later = {s: v for s, v in recorder.train_values("learning_rate").items() if s > 6}
-        assert again.train_values("learning_rate") == later
+        assert_resumes(job, 6)

@@ -15,8 +15,9 @@ from service.contract.failures import FailureCode, StageError
 from service.contract.training import TrainingSpec
 from service.contract.training_arguments.choices import OPTIMIZER_ARGUMENTS, Optimizer
 from service.contract.training_arguments.refused_options import REFUSED_OPTIMIZERS
+from tests.training.checkpointing.resuming import assert_resumes
 from tests.training.factories import tiny_bert
-from tests.training.support import Job, run, tiny_model
+from tests.training.support import Job, fails_with, run, tiny_model
 from worker.training.optim import optimizers
 
 
@@ -136,9 +137,8 @@ class TestAgainstTrainer:
 
     def test_a_package_that_is_not_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-        with pytest.raises(StageError, match="needs the package bitsandbytes") as caught:
+        with fails_with(FailureCode.INVALID_OPTION, "needs the package bitsandbytes"):
             built(tiny_bert(), TrainingSpec(optim="lion_8bit"))
-        assert caught.value.failure.code is FailureCode.INVALID_OPTION
 
     @pytest.mark.parametrize("arguments", ["momentum=much", "nesterov=perhaps", "nesterov=true"])
     def test_an_argument_that_does_not_fit(self, arguments: str) -> None:
@@ -147,9 +147,8 @@ class TestAgainstTrainer:
         assert caught.value.failure.details == {"option": "training.optim_args"}
 
     def test_paged_ones_need_a_gpu(self) -> None:
-        with pytest.raises(StageError, match="is `paged_adamw_8bit`, which needs a GPU") as caught:
+        with fails_with(FailureCode.INVALID_OPTION, "is `paged_adamw_8bit`, which needs a GPU"):
             built(tiny_bert(), TrainingSpec(optim="paged_adamw_8bit"))
-        assert caught.value.failure.code is FailureCode.INVALID_OPTION
 
     def test_torchao_on_a_cpu_needs_a_compiler(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("shutil.which", lambda name: None)
@@ -245,21 +244,12 @@ class TestTraining:
         "name", ["adamw_8bit", "lion_8bit", "rmsprop_bnb_8bit", "ademamix_8bit", "adagrad"]
     )
     def test_a_resumed_run_is_the_same(self, make_job: Callable[..., Job], name: str) -> None:
-        job = make_job(max_steps=4, optim=name, save_steps=2)
-        whole, recorder = run(job.request(1))
-        checkpoint = job.workspace / "attempts" / "1" / "checkpoints" / "2"
-        resumed, again = run(job.request(2, resume_from=checkpoint))
-        assert resumed.weights_sha256 == whole.weights_sha256
-        assert again.train_values("loss")[4] == recorder.train_values("loss")[4]
+        assert_resumes(make_job(max_steps=4, optim=name, save_steps=2), 2)
 
     @needs_torchao
     @pytest.mark.parametrize("name", ["adamw_torch_8bit", "adamw_torch_4bit"])
     def test_low_bits_resume_exactly(self, make_job: Callable[..., Job], name: str) -> None:
         """Without compiling, which would take half a minute for each shape."""
         with torch.compiler.set_stance("force_eager"):
-            job = make_job(max_steps=4, optim=name, save_steps=2)
-            whole, _ = run(job.request(1))
-            checkpoint = job.workspace / "attempts" / "1" / "checkpoints" / "2"
-            resumed, _ = run(job.request(2, resume_from=checkpoint))
-        assert resumed.weights_sha256 == whole.weights_sha256
+            whole, _ = assert_resumes(make_job(max_steps=4, optim=name, save_steps=2), 2)
         assert whole.weights_sha256 != run(make_job(max_steps=4).request())[0].weights_sha256

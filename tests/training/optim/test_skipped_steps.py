@@ -7,9 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from service.contract.failures import FailureCode, StageError
+from service.contract.failures import FailureCode
 from tests.training import float16
-from tests.training.support import Job, run
+from tests.training.support import Job, fails_with, run
 from worker.training.optim.skipped_steps import SkippedSteps
 
 OPTIMIZERS = ["adamw_torch", "adamw_torch_fused", "sgd"]
@@ -18,8 +18,7 @@ MOVES = [1e-2, 8e-3, 6e-3, 4e-3, 2e-3]  # linear, from 1e-2 on
 
 
 def weights(job: Job, step: int) -> dict[str, torch.Tensor]:
-    folder = job.workspace / "attempts" / "1" / "checkpoints" / str(step)
-    return load_file(folder / "model.safetensors")
+    return load_file(job.checkpoint(step) / "model.safetensors")
 
 
 class TestTraining:
@@ -51,9 +50,8 @@ class TestTraining:
     ) -> None:
         float16.overflow_at(monkeypatch, *range(1, 30))
         options = {**OPTIONS, "max_steps": 30, "save_strategy": "no"}
-        with pytest.raises(StageError, match=r"gradient in float16.* at step 11") as caught:
+        with fails_with(FailureCode.NON_FINITE_LOSS, r"gradient in float16.* at step 11"):
             run(make_job(**options, optim=optim).request())
-        assert caught.value.failure.code is FailureCode.NON_FINITE_LOSS
 
     @pytest.mark.parametrize("step", [2, 3])
     def test_resumed_after_one_and_before(
@@ -62,9 +60,8 @@ class TestTraining:
         float16.overflow_at(monkeypatch, 3)
         job = make_job(**OPTIONS, optim="adamw_torch_fused")
         whole, recorder = run(job.request())
-        kept = job.workspace / "attempts" / "1" / "checkpoints" / str(step)
         float16.overflow_at(monkeypatch, 3 - step)
-        resumed, again = run(job.request(2, resume_from=kept))
+        resumed, again = run(job.request(2, resume_from=job.checkpoint(step)))
         assert resumed.weights_sha256 == whole.weights_sha256
         rates = recorder.train_values("learning_rate")
         assert again.train_values("learning_rate") == {s: rates[s] for s in rates if s > step}

@@ -23,11 +23,11 @@ _MIN_MEMORY: Final = 4 * _GIB
 _MIN_FILES: Final = 4096
 
 
-def shared_memory(_: Context, folder: Path = _SHM) -> Finding:
-    if not folder.is_dir():
-        return not_run(reason=f"there is no {folder} here")
-    usage = shutil.disk_usage(folder)
-    summary = f"{folder}: {usage.free / _GIB:.1f} GiB free of {usage.total / _GIB:.1f}"
+def shared_memory(_: Context) -> Finding:
+    if not _SHM.is_dir():
+        return not_run(reason=f"there is no {_SHM} here")
+    usage = shutil.disk_usage(_SHM)
+    summary = f"{_SHM}: {usage.free / _GIB:.1f} GiB free of {usage.total / _GIB:.1f}"
     if usage.free < _MIN_SHM:
         return warning(
             summary,
@@ -61,11 +61,10 @@ def disk(_: Context) -> Finding:
 def memory(_: Context) -> Finding:
     total, available = psutil.virtual_memory().total, psutil.virtual_memory().available
     limit = container_limit()
-    usable = min(total, limit) if limit else total
     of_container = f", the container may use {limit / _GIB:.1f}" if limit else ""
     summary = f"{available / _GIB:.1f} GiB available of {total / _GIB:.1f}{of_container}"
     data = {"total_bytes": total, "available_bytes": available, "container_bytes": limit}
-    if min(usable, available) < _MIN_MEMORY:
+    if min(total, limit or total, available) < _MIN_MEMORY:
         return warning(
             summary,
             reason="Python, torch and the data take 1 to 2 GiB in each process, and a model is "

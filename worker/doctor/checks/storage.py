@@ -36,7 +36,7 @@ def home(_: Context) -> Finding:
             remedy="Put FINETUNE_HOME on a local disk, or set FINETUNE_DATABASE_URL to a Postgres "
             "database if only SQLite fails.",
         )
-    kind = file_system(folder)
+    kind = _file_system(folder)
     if kind in _NETWORK and Settings().database_url is None:
         return warning(
             f"FINETUNE_HOME is on {kind}, and so is the SQLite database",
@@ -76,17 +76,16 @@ def _lock_fault(folder: Path) -> str:
     file = folder / "probe.lock"
     with file.open("w") as first, file.open("w") as second:
         try:
-            fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            return f"flock: {error.strerror}."
-        try:
-            fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for descriptor in (first, second):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return ""
+        except OSError as error:
+            return f"flock: {error.strerror}."
         return "Two descriptors could hold the same file lock."
 
 
-def file_system(folder: Path) -> str:
+def _file_system(folder: Path) -> str:
     """The kernel's name for it (`ext4`, `nfs4`, …), or `unknown`."""
     real = Path(os.path.realpath(folder))
     above = [p for p in psutil.disk_partitions(all=True) if real.is_relative_to(p.mountpoint)]

@@ -59,11 +59,7 @@ TABLE: Final[dict[str, Expected]] = {
     ),
     "text-classification": Expected(
         losses=(0.69444, 0.692352, 0.690437, 0.686056),
-        evaluation={
-            "loss": 0.688841,
-            "accuracy": 0.75,
-            "matthews_correlation": 0.52915,
-        },
+        evaluation={"loss": 0.688841, "accuracy": 0.75, "matthews_correlation": 0.52915},
         adapter=(0.693366, 0.693063, 0.692968, 0.692796),
     ),
     "token-classification": Expected(
@@ -145,7 +141,7 @@ class Trial:
     def _resume(self) -> str:
         body = self._body("train")
         whole = self._jobs.train(body, **_RESUMED)
-        checkpoint = whole.checkpoints[_RESUMED["save_steps"]]
+        checkpoint = whole.checkpoint(_RESUMED["save_steps"])
         resumed = self._jobs.train(body, resume_from=checkpoint, **_RESUMED)
         rest = whole.losses[_RESUMED["save_steps"] // _RESUMED["logging_steps"] :]
         same = resumed.trained.weights_sha256 == whole.trained.weights_sha256

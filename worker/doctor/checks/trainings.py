@@ -14,7 +14,8 @@ Options = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Pair:
-    """`plain` and each of `kernels` are options of `training`."""
+    """`plain` and each of `kernels` are options of `training`, `spec` and `kernels_spec` the other
+    sections of the two trainings' specs."""
 
     title: str
     remedy: str
@@ -24,8 +25,8 @@ class Pair:
     parameters: Options = field(default_factory=dict)
     plain: Options = field(default_factory=dict)
     kernels: tuple[Options, ...] = ({},)
-    bits: int | None = None
-    """Both trainings are of a LoRA adapter, the kernel's on weights of so many bits."""
+    spec: Options = field(default_factory=dict)
+    kernels_spec: Options = field(default_factory=dict)
     strategy: str | None = None
     """The kernel's training is one of several processes, on GPUs if there are two or more."""
     is_packed: bool = False
@@ -43,6 +44,7 @@ _ALONE: Final = (
     "train with `resources.gpus: 1`, and send this report."
 )
 _SLOW: Final = {"learning_rate": 1e-3}  # keeps rounding differences small
+_LORA: Final = {"method": "lora", "r": 8, "lora_alpha": 32, "target_modules": "all-linear"}
 
 
 def _lora(bits: int, *needs: str) -> Pair:
@@ -52,7 +54,8 @@ def _lora(bits: int, *needs: str) -> Pair:
         _BITSANDBYTES,
         tolerance=0.05,
         parameters={"separate_documents": True},
-        bits=bits,
+        spec={"peft": _LORA},
+        kernels_spec={"peft": {**_LORA, "quantization": {"bits": bits}}},
         needs=(*needs, "bitsandbytes", "peft"),
     )
 
@@ -113,15 +116,15 @@ PAIRS: Final[dict[str, Pair]] = {
 def compare(context: Context, jobs: Jobs) -> Finding:
     """The pair of this check's name."""
     pair = PAIRS[context.name]
-    body = jobs.body(pair.task, **pair.parameters) | _adapter(pair)
+    body = jobs.body(pair.task, **pair.parameters)
     capabilities: Any = [gpu["capability"] for gpu in context.torch.devices]
     has_bf16 = bool(capabilities) and capabilities[0][0] >= 8  # Ampere
     shared: dict[str, Any] = {"precision": "bf16"} if pair.is_packed and has_bf16 else {}
     tolerance = pair.tolerance * (10 if shared else 1)
-    plain = jobs.train(body, **shared, **pair.plain)
+    plain = jobs.train({**body, **pair.spec}, **shared, **pair.plain)
     losses = {"plain": plain.losses}
     for options in pair.kernels:
-        changed = body | _adapter(pair, pair.bits)
+        changed = {**body, **pair.kernels_spec}
         if pair.strategy is not None:
             processes, resources = _ranks_of(pair.strategy, context)
             changed |= {"resources": resources}
@@ -151,13 +154,6 @@ def _equal(found: list[float], plain: list[float], tolerance: float) -> bool:
     falls = [losses[-1] < losses[0] for losses in (found, plain)]
     pairs = zip(found, plain, strict=True)
     return falls[0] >= falls[1] and all(math.isclose(a, b, rel_tol=tolerance) for a, b in pairs)
-
-
-def _adapter(pair: Pair, bits: int | None = None) -> dict[str, Any]:
-    if pair.bits is None:
-        return {}
-    lora = {"method": "lora", "r": 8, "lora_alpha": 32, "target_modules": "all-linear"}
-    return {"peft": lora | ({"quantization": {"bits": bits}} if bits else {})}
 
 
 def _ranks_of(strategy: str, context: Context) -> tuple[int, dict[str, Any]]:

@@ -84,7 +84,9 @@ class StageGroup:
 
     def __init__(self, base: Path, limits: StageLimits) -> None:
         self._limits = limits
-        self._folder = base / _own_name()
+        # Names this supervisor, also when another process has its pid later.
+        supervisor = f"{os.getpid()}-{linux.started(os.getpid())}"
+        self._folder = base / f"{_PREFIX}-{supervisor}-{next(_NUMBERS)}"
         self.folder = self._folder / _INNER
         """The group that the stage's first process has to join."""
         self.folder.mkdir(parents=True)
@@ -165,11 +167,6 @@ def kill(folder: Path) -> None:
 
 def write(folder: Path, name: str, value: int) -> None:
     (folder / name).write_text(str(value))
-
-
-def _own_name() -> str:
-    """Names this supervisor, also when another process has its pid later."""
-    return f"{_PREFIX}-{os.getpid()}-{linux.started(os.getpid())}-{next(_NUMBERS)}"
 
 
 def _is_used(name: str) -> bool:

@@ -156,8 +156,9 @@ class _Checks:
     def _add_weight(self, turn: Turn, given: Mapping[str, Any], place: str) -> None:
         weight = given.get("weight", 1)
         if not isinstance(weight, int | float) or weight not in (0, 1):
-            message = f"{place}.weight must be 0 or 1, not {_shown(weight)}"
-            self._add(message, "invalid_weight")
+            is_number = isinstance(weight, int | float)
+            shown = repr(weight)[:_SHOWN] if is_number else kind_of(weight)
+            self._add(f"{place}.weight must be 0 or 1, not {shown}", "invalid_weight")
         elif weight == 0 and turn.get("role") == "assistant":
             turn["weight"] = 0
 
@@ -216,10 +217,6 @@ class _Checks:
 
     def _add(self, problem: str, reason: str) -> None:
         self.problems.add(problem, reason)
-
-
-def _shown(weight: Any) -> str:
-    return repr(weight)[:_SHOWN] if isinstance(weight, int | float) else kind_of(weight)
 
 
 def _is_blank(content: Any) -> bool:

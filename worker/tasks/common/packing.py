@@ -72,7 +72,9 @@ class _Bins:
         first, as in TRL, which so fills its bins with the same sequences."""
         place = bisect_left(self._rooms, length)
         if place == len(self._rooms):
-            return self._capacity, self._opened(-(-count // (self._capacity // length)))
+            opened = -(-count // (self._capacity // length))
+            self._count += opened
+            return self._capacity, list(range(self._count - opened, self._count))
         room = self._rooms[place]
         bins = self._with_room[room]
         wanted = -(-count // (room // length))
@@ -81,10 +83,6 @@ class _Bins:
         if not bins:
             del self._with_room[room], self._rooms[place]
         return room, taken
-
-    def _opened(self, count: int) -> list[int]:
-        self._count += count
-        return list(range(self._count - count, self._count))
 
     def _put(self, room: int, bins: list[int]) -> None:
         if not room or not bins:

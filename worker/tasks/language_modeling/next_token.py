@@ -99,7 +99,8 @@ class NextTokenObjective(Objective):
             return token_results(logits, labels), labels
         head, labels = self._head_input(model, batch)
         if not labels.numel():
-            return _nothing(batch), following(batch)
+            losses = torch.zeros(batch["labels"].shape, device=batch["labels"].device)
+            return TokenResults(losses, losses.bool()), following(batch)
         found = chunked_cross_entropy.map_chunks(linear, head, labels, token_results, self.rows)
         if "places" not in batch:
             return TokenResults(*found), labels
@@ -108,12 +109,6 @@ class NextTokenObjective(Objective):
     def _output(self, model: torch.nn.Module, batch: Batch) -> Any:
         inputs: dict[str, Any] = {name: batch[name] for name in _INPUTS if name in batch}
         return self.auxiliary.call(model, {**inputs, **self._no_cache}, batch["input_ids"])
-
-
-def _nothing(batch: Batch) -> TokenResults:
-    """The results of a batch without labels."""
-    losses = torch.zeros(batch["labels"].shape, device=batch["labels"].device)
-    return TokenResults(losses, losses.bool())
 
 
 def _spread(found: torch.Tensor, batch: Batch) -> torch.Tensor:

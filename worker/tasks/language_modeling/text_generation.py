@@ -10,7 +10,7 @@ from transformers import GenerationConfig
 
 from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
-from service.contract.parameters import CausalLMSpec
+from service.contract.parameters import NEW_TOKENS, CausalLMSpec
 from service.contract.spec import JobSpec
 from worker.data.report import Lengths
 from worker.failures import invalid_option
@@ -22,7 +22,6 @@ from worker.tasks.language_modeling.features import DEFAULT_LENGTH
 from worker.training.objective import Objective
 
 _FORMAT_VERSION: Final = 1  # of the features; a new version prepares data again
-_NEW_TOKENS: Final = 64
 
 
 class TextGeneration(CausalLM):
@@ -75,7 +74,7 @@ class TextGeneration(CausalLM):
 
 def new_tokens(parameters: CausalLMSpec, limit: int | None) -> int:
     """The maximum number of tokens to generate."""
-    return parameters.max_new_tokens or min(_NEW_TOKENS, (limit or DEFAULT_LENGTH) // 2)
+    return parameters.max_new_tokens or min(NEW_TOKENS, (limit or DEFAULT_LENGTH) // 2)
 
 
 def generation_config(model: Any, tokenizer: Any, parameters: CausalLMSpec) -> GenerationConfig:

@@ -169,10 +169,11 @@ class QuestionAnsweringObjective(Objective):
             found = self._metrics(golds, answers) if chosen is not answers else {}
             best = {name: value for name, value in found.items() if name.startswith("best_")}
             metrics = self._metrics(golds, chosen) | best | {"loss": loss}
+        shown = spread(len(data.examples), SAMPLES)
         return Evaluation(
             metrics=metrics,
             files=self._write(chosen, folder, prefix(split)),
-            samples=_samples(data.examples, chosen),
+            samples=[_sample(data.examples[index], chosen) for index in shown],
             config=config,
         )
 
@@ -281,12 +282,8 @@ def pad_offsets(rows: Sequence[Sequence[int]], length: int = 0) -> Integers:
     return padded
 
 
-def _samples(examples: Any, answers: Answers) -> list[dict[str, Any]]:
-    """Questions spread over the split, with the context around their gold answer."""
-    return [_sample(examples[index], answers) for index in spread(len(examples), SAMPLES)]
-
-
 def _sample(example: Mapping[str, Any], answers: Answers) -> dict[str, Any]:
+    """A question with the context around its gold answer."""
     golds = example["answers"]
     centre = golds["answer_start"][0] if golds["answer_start"] else 0
     first = max(0, centre - 120)

@@ -33,7 +33,8 @@ def _of_classes(model: Any, named: list[str] | None) -> list[torch.nn.Module]:
     unknown = names - {type(module).__name__ for module in found}
     if not found or (named and unknown):
         given = f"names {', '.join(sorted(unknown))}, but" if named else "has to be given:"
-        raise invalid_option(option, f"{given} the model has modules of {_classes(model)}")
+        classes = ", ".join(sorted({type(module).__name__ for module in model.modules()}))
+        raise invalid_option(option, f"{given} the model has modules of {classes}")
     sharing = {type(module).__name__ for module in found if _shares(model, module)}
     if named and sharing:
         raise invalid_option(
@@ -79,7 +80,3 @@ def _shares(model: Any, module: torch.nn.Module) -> bool:
         if id(other) not in inside
         for value in other.parameters(recurse=False)
     )
-
-
-def _classes(model: torch.nn.Module) -> str:
-    return ", ".join(sorted({type(module).__name__ for module in model.modules()}))

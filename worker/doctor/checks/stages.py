@@ -1,11 +1,14 @@
-"""Whether this machine can confine stages, and what holds their limits (docs/sandbox.md)."""
+"""What stages run with here: the memory allocator, the sandbox and what holds their limits."""
+
+from typing import Final
 
 from service.settings import Settings
 from worker.doctor.check import Context, Finding, failed, not_run, ok, warning
+from worker.processes import allocator
 from worker.sandbox import layers
 from worker.supervision.limits import delegated_group
 
-_REMEDY = (
+_SANDBOX_REMEDY: Final = (
     "Use Linux 6.12 or newer and allow user namespaces; docs/sandbox.md says how. A container "
     "needs a seccomp profile that allows them."
 )
@@ -23,7 +26,7 @@ def sandbox(_: Context) -> Finding:
     return problem(
         f"stages are confined by {shown}; something is missing",
         reason=f"A stage could: {'; '.join(missing)}.",
-        remedy=_REMEDY,
+        remedy=_SANDBOX_REMEDY,
         layers=list(used),
         missing=missing,
     )
@@ -38,3 +41,23 @@ def limits(_: Context) -> Finding:
             f"a watching supervisor holds the limits of stages: {error}", control_groups=False
         )
     return ok(f"the kernel holds the limits of stages, in {base}", control_groups=True)
+
+
+def memory_allocator(context: Context) -> Finding:
+    wanted = Settings().malloc
+    try:
+        found = allocator.find(wanted, with_gpu=bool(context.gpus))
+    except allocator.AllocatorError as error:
+        return failed(
+            "FINETUNE_MALLOC names a library that cannot be loaded",
+            reason=str(error),
+            remedy="Correct FINETUNE_MALLOC, or unset it: `auto` chooses an installed library.",
+        )
+    if found == allocator.KEEPING:
+        return ok(
+            "the C library's, set to keep freed memory; tcmalloc is not installed "
+            "(apt: libtcmalloc-minimal4)",
+            allocator=found,
+        )
+    shown = "the C library's, unchanged" if found == allocator.SYSTEM else found
+    return ok(shown, allocator=found)
