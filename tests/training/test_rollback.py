@@ -136,6 +136,7 @@ class TestRollback:
         assert failure.code is FailureCode.NON_FINITE_LOSS
         good = recorder.of(CheckpointSaved)[-1].path
         assert failure.details["last_good_checkpoint"] == good
+        assert failure.message.startswith("the loss or its gradient was not finite at step ")
         assert failure.message.endswith(f"after 2 rollbacks; the last good checkpoint is {good}")
         factors = [said["learning_rate_factor"] for said in rollbacks(recorder)]
         assert factors == pytest.approx([0.9, 0.81])
