@@ -252,6 +252,13 @@ class TestStep:
         reconciler.step()
         reconciler.step()
         assert [(message.kind, message.id) for message in recorder.sent] == [(kind, asked)]
+        with database.write() as session:
+            session.execute(update(row).values(deadline_at=db_now(-1)))
+        with capture_logs() as logs:
+            reconciler.step()
+        assert [entry["ids"] for entry in warnings_of(logs)] == [[asked]]
+        with database.read() as session:
+            assert session.scalars(select(row.state)).all() == ["failed"]
 
     def test_forgets_silent_workers(self, database: Database, reconciler: Reconciler) -> None:
         with database.write() as session:

@@ -55,6 +55,16 @@ class TestRollback:
         assert [(said["step"], said["restored_step"]) for said in rollbacks(recorder)] == [(2, 1)]
         assert recorder.train_values("learning_rate")[4] == pytest.approx(3e-3)
 
+    def test_not_unless_the_job_asks_for_it(self, make_job: Callable[..., Job]) -> None:
+        """Although there is a checkpoint."""
+        options = {**ROLLBACK, "on_non_finite": "fail", "save_steps": 1, "warmup_steps": 8}
+        options |= {"max_steps": 4, "learning_rate": 8e39}
+        del options["rollback_learning_rate_factor"]
+        recorder = Recorder()
+        with pytest.raises(StageError, match="the last good checkpoint is"):
+            run(make_job(**options).request(), recorder)
+        assert rollbacks(recorder) == []
+
     def test_twice_to_the_same_checkpoint(self, make_job: Callable[..., Job]) -> None:
         """Which knows of neither: both factors count."""
         options = {**ROLLBACK, "save_steps": 8, "rollback_learning_rate_factor": 1e-20}
@@ -126,6 +136,7 @@ class TestRollback:
         assert failure.code is FailureCode.NON_FINITE_LOSS
         good = recorder.of(CheckpointSaved)[-1].path
         assert failure.details["last_good_checkpoint"] == good
+        assert failure.message.startswith("the loss or its gradient was not finite at step ")
         assert failure.message.endswith(f"after 2 rollbacks; the last good checkpoint is {good}")
         factors = [said["learning_rate_factor"] for said in rollbacks(recorder)]
         assert factors == pytest.approx([0.9, 0.81])

@@ -47,8 +47,15 @@ class TestBlocks:
         }
         assert flat(tokens_of(job)) == everything[: blocks * 10]
         notice = next(n for n in job.notices if getattr(n, "data", {}).get("dropped_tokens"))
-        assert notice.data["dropped_tokens"] == dropped
-        assert f"{dropped} of {len(everything)} tokens of the train split" in notice.message
+        assert notice.data == {
+            "split": "train",
+            "dropped_tokens": dropped,
+            "tokens": len(everything),
+        }
+        assert notice.message == (
+            f"{dropped} of {len(everything)} tokens of the train split are not used: they do not "
+            "fill a block of 10"
+        )
 
     def test_more_rows_than_are_tokenised_at_once(self, make: Make, gpt2: Path) -> None:
         texts = [f"{number} the report\n" for number in range(2100)]
@@ -84,9 +91,12 @@ class TestBlocks:
         with fails_with(FailureCode.SEQUENCE_TOO_LONG, r"`block_size` is 65, but .* holds 64"):
             make(block_size=65).prepare()
 
-    def test_less_text_than_one_block(self, make: Make) -> None:
-        with fails_with(FailureCode.EMPTY_DATASET, "fewer than one block of 64"):
-            make(["the report\n"]).prepare()
+    def test_less_text_than_one_block(self, make: Make, gpt2: Path) -> None:
+        text = ["the report\n"]
+        with fails_with(FailureCode.EMPTY_DATASET, "fewer than one block of 64") as raised:
+            make(text).prepare()
+        tokens = len(expected_tokens(gpt2, text))
+        assert raised.value.failure.details == {"split": "train", "tokens": tokens}
 
 
 class TestData:
