@@ -22,7 +22,7 @@ _ENDLESS: Final = 10_000_000
 
 def run(_seed: int, scale: Scale) -> Row:
     outage_seconds = scale.pick(short=3.0, full=150.0)
-    # The default; the short version cannot wait half a minute for each of them.
+    # The default; the short version cannot wait half a minute for each message.
     defaults = {"FINETUNE_REPUBLISH_SECONDS": "30"}
     variables: dict[str, str] = scale.pick(short={}, full=defaults)
     with (

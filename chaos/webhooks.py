@@ -6,8 +6,8 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +22,7 @@ from service.store.database import Database
 from service.store.models import DeliveryRow
 from service.webhooks.sender import WebhookSender
 from tests.support.factories import make_job
+from tests.support.threads import again_and_again
 from tests.support.webhooks import Receiver, endpoint
 
 _LEASE_SECONDS: Final = 2.0
@@ -44,7 +45,7 @@ def run(seed: int, scale: Scale) -> Row:
         schema.upgrade(database.engine)
         for receiver in (one, two):
             endpoint(database, settings, receiver.url, events=("job.*",))
-        with _working(database):
+        with again_and_again(partial(_make_and_cancel, database), every=0.01):
             for _ in range(kills):
                 _live(settings, moments.uniform(0.0, _LONGEST_LIFE))
         _drain(database, settings)
@@ -53,24 +54,10 @@ def run(seed: int, scale: Scale) -> Row:
     return report.row()
 
 
-@contextmanager
-def _working(database: Database) -> Iterator[None]:
-    """Make and cancel jobs meanwhile."""
-    stop = threading.Event()
-
-    def work() -> None:
-        while not stop.wait(0.01):
-            job_id = make_job(database)
-            with database.write() as session:
-                jobs.move(session, job_id, JobState.QUEUED, JobState.CANCELLED, "cancelled")
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+def _make_and_cancel(database: Database) -> None:
+    job_id = make_job(database)
+    with database.write() as session:
+        jobs.move(session, job_id, JobState.QUEUED, JobState.CANCELLED, "cancelled")
 
 
 def _sender(database: Database, settings: Settings) -> WebhookSender:

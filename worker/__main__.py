@@ -69,8 +69,9 @@ def main() -> None:
 
 
 def _require_release(url: str) -> None:
+    database = Database(url)
     try:
-        with Database(url) as database, database.connect() as connection:
+        with database, database.connect() as connection:
             schema.require_release(connection)
     except schema.UnusableSchemaError as error:
         sys.exit(str(error))

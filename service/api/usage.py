@@ -39,7 +39,7 @@ def get_usage(
     with database.read() as session:
         today = usage.day_of(jobs.clock(session))
         last = str(to or today)
-        # Not before the first day of all.
+        # Python has no day before `date.min`.
         month = min(_MONTH, date.fromisoformat(last) - date.min)
         first = str(from_ or date.fromisoformat(last) - month)
         found = usage.days(session, visitor.scope, first, last)

@@ -40,13 +40,13 @@ def list_files(*, json: output.AsJson = False) -> None:
     with Client.from_environment() as client:
         files = list(client.pages("/v1/files"))
     columns = ("id", "filename", "bytes", "purpose", "expires")
-    ends = {
-        file["id"]: f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
-        for file in files
-        if (at := file.get("expires_at")) is not None
-    }
-    rows = ({**file, "expires": ends.get(file["id"])} for file in files)
+    rows = ({**file, "expires": _expiry(file)} for file in files)
     output.print_rows({"data": files}, columns, rows, as_json=json)
+
+
+def _expiry(file: Json) -> str | None:
+    at = file.get("expires_at")
+    return None if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 @app.command()

@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Protocol
 
 import typer
 from finetune_client import calls
@@ -23,8 +23,12 @@ _IN_FLIGHT: Final = "idempotency_in_flight"
 _FILE_GONE: Final = ("data_gone", "invalid_spec")
 
 
-Watch = Callable[..., int]
-"""`watch.watch` and `search.watch.watch`."""
+class Watch(Protocol):
+    """`watch.watch` and `search.watch.watch`."""
+
+    def __call__(self, client: Client, item_id: str, /, *, json: bool) -> int: ...
+
+
 Post = Callable[[Json], Json]
 """Makes something of a spec whose files were uploaded."""
 

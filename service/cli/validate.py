@@ -73,7 +73,8 @@ def validate(
 
 
 def _one_job(_path: str, query: Mapping[str, Any]) -> Json:
-    """A page of the list of jobs on which each beginning of an id is that of one job."""
+    """Answers like the list of jobs, as if one job had an id that begins like this: without the
+    service nobody can look it up."""
     whole = query["id_prefix"].ljust(len(ids.JOB.prefix) + ids.JOB.digits, "0")
     return {"data": [{"id": whole}], "has_more": False}
 

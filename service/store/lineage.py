@@ -144,8 +144,8 @@ def public_name(source: Source, *, whole: bool) -> tuple[str, str | None]:
     row = source.job
     published = row.results.get(Stage.PUBLISH) or {}
     if source.step is None and published.get("hub_url"):
-        of_hub = published["hub_url"].partition("/tree/")[0].rstrip("/")
-        return "/".join(of_hub.split("/")[-2:]), published.get("hub_commit")
+        url = published["hub_url"].partition("/tree/")[0].rstrip("/")
+        return "/".join(url.split("/")[-2:]), published.get("hub_commit")
     if not whole:
         return f"/{row.id}", None
     earlier = (row.results.get(Stage.PREPARE) or {}).get("base_job") or {}

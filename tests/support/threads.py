@@ -28,15 +28,16 @@ def all_at_once(*actions: Callable[[], object]) -> list[object]:
 
 @contextmanager
 def again_and_again(
-    do: Callable[[], object], after: threading.Event | None = None
+    do: Callable[[], object], after: threading.Event | None = None, every: float = 0.02
 ) -> Iterator[None]:
-    """While the context lasts, but not before `after`, a thread calls `do`."""
+    """While the context lasts, but not before `after`, a thread calls `do`, with pauses of so many
+    seconds."""
     stop = threading.Event()
 
     def work() -> None:
         if after is not None:
             after.wait(10)  # then the test fails, and need not hang
-        while not stop.wait(0.02):
+        while not stop.wait(every):
             do()
 
     thread = threading.Thread(target=work)

@@ -131,7 +131,8 @@ class Jobs:
 
     @cached_property
     def _files(self) -> Path:
-        """In a process of its own, because torch writes them: the report goes on if it crashes."""
+        """Written in a process of its own, because torch writes them: a crash there ends the check,
+        and not the report."""
         files = self.folder / "tiny" / "files"
         files.mkdir(parents=True, exist_ok=True)
         context = self.context.model_copy(update={"scratch": files})

@@ -5,8 +5,11 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 from service import locked_folder
+
+_PREFIX: Final = "run-"
 
 
 @contextmanager
@@ -18,15 +21,16 @@ def folder(home: Path) -> Iterator[Path]:
     root = home / "doctor"
     try:
         root.mkdir(parents=True, exist_ok=True)
-        own = Path(tempfile.mkdtemp(prefix="run-", dir=root))
+        own = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
     except OSError:
         own = Path(tempfile.mkdtemp(prefix="finetune-doctor-"))
     with ExitStack() as ending:
         ending.callback(shutil.rmtree, own, ignore_errors=True)
         with suppress(OSError):  # a file system without locks
             ending.enter_context(locked_folder.if_free(own))
-            for left in root.iterdir():
+            for left in root.glob(f"{_PREFIX}*"):
                 with locked_folder.if_free(left) as is_free:
-                    if is_free:
+                    # Another run may have made an empty one just now, and not locked it yet.
+                    if is_free and any(left.iterdir()):
                         shutil.rmtree(left, ignore_errors=True)
         yield own

@@ -55,9 +55,8 @@ def model_files(settings: Path, checkpoint: Path) -> Files:
 
 def checkpoint_files(checkpoints: Sequence[Path], target: HubSpec) -> Files:
     """Whole checkpoints, in the folders that the Trainer's strategies use."""
-    is_last = target.strategy == "checkpoint"
     return {
-        f"{_LAST if is_last else f'checkpoint-{checkpoint.name}'}/{name}": path
+        f"{_folder(checkpoint, target)}/{name}": path
         for checkpoint in checkpoints
         if target.strategy in ("checkpoint", "all_checkpoints")
         for name, path in _inside(checkpoint).items()
@@ -67,6 +66,10 @@ def checkpoint_files(checkpoints: Sequence[Path], target: HubSpec) -> Files:
 def _inside(folder: Path) -> Files:
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
     return {path.relative_to(folder).as_posix(): path for path in files}
+
+
+def _folder(checkpoint: Path, target: HubSpec) -> str:
+    return _LAST if target.strategy == "checkpoint" else f"checkpoint-{checkpoint.name}"
 
 
 def _is_of_last(name: str) -> bool:

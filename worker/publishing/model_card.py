@@ -215,7 +215,7 @@ def _limits(spec: JobSpec) -> str:
 
 
 def _procedure(spec: JobSpec, trained: TrainResult) -> str:
-    used = trained.precision  # that `auto` has resolved to
+    used = trained.precision  # what `auto` became
     precision = {"precision": used, "bf16": used == "bf16", "fp16": used == "fp16"}
     sections = [spec.task.model_dump(), spec.training.model_dump() | precision]
     if spec.peft is not None:

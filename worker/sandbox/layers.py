@@ -88,14 +88,16 @@ def _has_namespaces() -> bool:
     """Tried in a process of its own: what a kernel, a container or a policy forbids differs. One
     that was killed, as for memory, says nothing about it: stages must not be confined less."""
     for _ in range(_MOST_TRIALS):
-        status = _try_namespaces()
+        status, reason = _try_namespaces()
         if status not in (None, -signal.SIGKILL):
             break
+    if status != 0:
+        log.info("sandbox.namespaces_unavailable", status=status, reason=reason)
     return status == 0
 
 
-def _try_namespaces() -> int | None:
-    """The return code of the process; None if it did not end in time."""
+def _try_namespaces() -> tuple[int | None, str]:
+    """The return code of the process, None if it did not end in time, and the end of its stderr."""
     layers = (Layer.NAMESPACES,)
     devices = machine.devices(with_gpus=False)
     view = View(layers, read=tuple(machine.readable({})), devices=devices)
@@ -115,8 +117,5 @@ def _try_namespaces() -> int | None:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return None
-    if done.returncode:
-        reason = done.stderr.strip()[-300:]
-        log.info("sandbox.namespaces_unavailable", status=done.returncode, reason=reason)
-    return done.returncode
+            return None, f"it did not end within {_TRIAL_SECONDS:g} s"
+    return done.returncode, done.stderr.strip()[-300:]

@@ -122,7 +122,9 @@ def pruner_faults(
         return
     total = resources.total(job.training, space, pruner.unit)
     every = resources.every(job.training, space, pruner.unit)
-    if isinstance(pruner, HyperbandPruner) and total is None and pruner.max_resource is None:
+    if isinstance(pruner, HyperbandPruner) and total is None:
+        total = pruner.max_resource
+    if isinstance(pruner, HyperbandPruner) and total is None:
         length = "max_steps" if pruner.unit == "steps" else "num_train_epochs"
         yield Fault(
             path="pruner.max_resource",
