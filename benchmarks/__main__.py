@@ -15,9 +15,7 @@ NAMES: Final = (
     "searches",
     "start",
     "training_speed",
-    "trl_losses",
-    "trl_masks",
-    "trl_speed",
+    "trl",
 )
 
 
@@ -36,8 +34,11 @@ def main() -> int:
 
 
 def _summary(name: str) -> str:
-    """The first paragraph of the module's docstring; nothing is imported for it."""
-    source = Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
+    """The first paragraph of the docstring of the module, or of the folder's `__main__`; nothing
+    is imported for it."""
+    path = Path(__file__).with_name(name)
+    file = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
+    source = file.read_text(encoding="utf-8")
     text = ast.get_docstring(ast.parse(source)) or ""
     return " ".join(text.partition("\n\n")[0].split())
 

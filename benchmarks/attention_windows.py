@@ -25,13 +25,12 @@ import transformers
 from torch.nn import functional
 from transformers import CONFIG_MAPPING
 
-from service.contract.spec import JobSpec
+from service.contract.spec.spec import JobSpec
 from tests.support import every_model
 from worker.training import build
 from worker.training.distributed.ranks import Ranks
 from worker.training.fast_paths import FastPaths
 from worker.training.kernels import (
-    chunked_cross_entropy,
     cpu_attention,
     equivalence_probe,
     gpu_padding_free,
@@ -39,6 +38,7 @@ from worker.training.kernels import (
     selective_head,
 )
 from worker.training.kernels.equivalence_check import EquivalenceChecker
+from worker.training.loss import chunked_cross_entropy
 
 TOLERANCE: Final = 1e-4
 """Of the loss of a token, absolute, and of the gradients, relative: rounding gives 1e-5 at most."""
@@ -174,7 +174,7 @@ class Difference(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Compared:
+class ModelComparison:
     """One model type in one task."""
 
     model_type: str
@@ -224,7 +224,7 @@ def _parts(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {n: v for n, v in settings.items() if isinstance(v, dict) and "model_type" in v}
 
 
-def compare(model_type: str, task: str, **settings: Any) -> Compared:
+def compare(model_type: str, task: str, **settings: Any) -> ModelComparison:
     """`settings` are for the configuration. Raises whatever transformers raises where the model
     cannot be made or computed."""
     model = tiny_model(task, tiny_config(model_type, **settings))
@@ -241,7 +241,7 @@ def compare(model_type: str, task: str, **settings: Any) -> Compared:
         build.install_fast_modules(chosen, spec, _CPU)
         found[asked] = _difference(_results(chosen, batch, task), expected)
     path = PACKED if packed else _why_padded(model)
-    return Compared(model_type, task, path, found[None], found[False])
+    return ModelComparison(model_type, task, path, found[None], found[False])
 
 
 def tiny_model(task: str, config: Any) -> Any:
@@ -371,7 +371,7 @@ def _why_padded(model: Any) -> str:
     return why
 
 
-def rows(names: Iterable[str]) -> Iterator[Compared | tuple[str, str]]:
+def rows(names: Iterable[str]) -> Iterator[ModelComparison | tuple[str, str]]:
     """What was compared, or the type and why it cannot be made or computed."""
     for name in names:
         for task in TASKS:
@@ -382,7 +382,7 @@ def rows(names: Iterable[str]) -> Iterator[Compared | tuple[str, str]]:
                     yield f"{name} ({task})", str(error).strip().splitlines()[-1]
 
 
-def table_row(compared: Sequence[Compared]) -> str:
+def table_row(compared: Sequence[ModelComparison]) -> str:
     """Of one type and path, with the largest differences of its tasks."""
     tasks = ", ".join(each.task for each in compared)
     largest = [
@@ -399,11 +399,11 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     for name in sys.argv[1:] or model_types():
         found = list(rows([name]))
-        compared = [row for row in found if isinstance(row, Compared)]
+        compared = [row for row in found if isinstance(row, ModelComparison)]
         for path in dict.fromkeys(row.path for row in compared):
             print(table_row([row for row in compared if row.path == path]), flush=True)
         for row in found:
-            if not isinstance(row, Compared):
+            if not isinstance(row, ModelComparison):
                 print(": ".join(row), file=sys.stderr)
 
 

@@ -13,6 +13,8 @@ class Case:
     """`qa`, `mlm`, `clm` or `lora`."""
     best: bool
     """The Trainer at its best; else as the reference scripts set it up by default."""
+    bf16: bool
+    """Whether the Trainer at its best computes in bfloat16: by a trial on this machine."""
     steps: int
     batch_size: int
     max_length: int

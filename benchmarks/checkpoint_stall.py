@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.training_speed import spec, stage
-from service.contract.events import STAGE_EVENT, Finished, PhaseChanged
+from service.contract.stage.events import STAGE_EVENT, Finished, PhaseChanged
 from service.contract.states import Phase
 from tests.stages.support import Running, write_request
 
 
 @dataclass
-class Ran:
+class RunTimes:
     stalls: list[float]
     """Seconds for each checkpoint but the last."""
     last: float
@@ -40,10 +40,10 @@ def job(training: dict[str, Any]) -> dict[str, Any]:
     return spec("mlm", training) | {"task": {"type": "masked-lm", "max_seq_length": 128}}
 
 
-def train(folder: Path, body: dict[str, Any], prepared: dict[str, Any]) -> Ran:
+def train(folder: Path, body: dict[str, Any], prepared: dict[str, Any]) -> RunTimes:
     request = write_request(folder, body, stage="train", prepared=prepared)
     environment = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(os.cpu_count())}
-    command = ["-m", "worker.stages.train", str(request)]
+    command = ["-m", "worker.stages.train.stage", str(request)]
     running = Running(command, folder / "log", environment)
     times: list[tuple[Phase, float]] = []
     result: dict[str, Any] | None = None
@@ -60,7 +60,7 @@ def train(folder: Path, body: dict[str, Any], prepared: dict[str, Any]) -> Ran:
     return _read(times, result)
 
 
-def _read(times: list[tuple[Phase, float]], result: dict[str, Any]) -> Ran:
+def _read(times: list[tuple[Phase, float]], result: dict[str, Any]) -> RunTimes:
     """A save ends when the training continues; writing the finished model does not count as one."""
     first = next(at for phase, at in times if phase is Phase.TRAINING)
     pairs = pairwise(times)
@@ -71,12 +71,12 @@ def _read(times: list[tuple[Phase, float]], result: dict[str, Any]) -> Ran:
     ]
     *stalls, last = [ended - begun for begun, ended in saves]
     peak = result["metrics"]["train_peak_memory_bytes"]
-    return Ran(stalls, last, saves[-1][1] - first, result["weights_sha256"], peak)
+    return RunTimes(stalls, last, saves[-1][1] - first, result["weights_sha256"], peak)
 
 
 def compare(folder: Path, *, steps: int, every: int, pairs: int) -> None:
     prepared = stage("prepare", folder / "prepare", job({})).result
-    runs: dict[bool, list[Ran]] = {True: [], False: []}
+    runs: dict[bool, list[RunTimes]] = {True: [], False: []}
     for number in range(pairs):
         for in_background in (True, False) if number % 2 == 0 else (False, True):
             training = {

@@ -22,14 +22,14 @@ import psutil
 import torch
 
 from benchmarks.training_speed import EXAMPLES, stage
-from service.contract.events import STAGE_EVENT, Finished, Progress
+from service.contract.stage.events import STAGE_EVENT, Finished, Progress
 from service.contract.states import Stage
 from service.settings import Settings
 from tests.stages.support import Running, write_request
 from tests.support.models import minilm_dir, save_tiny_t5
 from worker.processes import allocator
 from worker.processes.stage_environment import stage_environment
-from worker.training.memory import TRIM_STEPS
+from worker.training.memory.usage import TRIM_STEPS
 
 MARKS: Final = (100, 200, 500, 1000, 2000)
 SETTLED: Final = 200
@@ -134,7 +134,9 @@ def environment(malloc: str, threads: int) -> dict[str, str]:
 
 def trained(request: Path, variables: dict[str, str]) -> tuple[list[Sample], dict[str, float]]:
     """Run the stage; returns what it used at each progress event, and its metrics."""
-    child = Running(["-m", "worker.stages.train", str(request)], request.parent / "log", variables)
+    child = Running(
+        ["-m", "worker.stages.train.stage", str(request)], request.parent / "log", variables
+    )
     process = psutil.Process(child.process.pid)
     samples = []
     ended = None

@@ -21,8 +21,8 @@ from torch.nn import functional
 from tests.support import every_model
 from worker.tasks.common import sequence_batches
 from worker.tasks.language_modeling.next_token import NextTokenObjective
-from worker.training import auxiliary_loss
-from worker.training.kernels import chunked_cross_entropy, padding_free
+from worker.training.kernels import padding_free
+from worker.training.loss import auxiliary_loss, chunked_cross_entropy
 
 LENGTHS: Final = (200, 5, 63, 17)
 OPTIONS: Final[dict[str, Any]] = {

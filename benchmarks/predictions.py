@@ -17,19 +17,20 @@ import psutil
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from service.contract.predictions import PredictionRequest
+from service.contract.interactive.predictions import PredictionRequest
 from service.settings import Settings
-from service.store import predictions, schema
+from service.store import schema
 from service.store.database import Database
+from service.store.interactive import predictions
 from service.store.scope import EVERYTHING
 from worker.processes import fork_client
-from worker.supervision.predictions import Predictions
+from worker.supervision.interactive.predictions import Predictions
 
 _IMPORT_SECONDS = 15.0
 QUESTION = "Write a story about a dog."
 
 
-class Asked:
+class ServiceSide:
     """The service's side."""
 
     def __init__(self, home: Path, model_dir: Path) -> None:
@@ -108,10 +109,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:
-        asked = Asked(Path(home), given.model_dir.resolve())
+        asked = ServiceSide(Path(home), given.model_dir.resolve())
         time.sleep(_IMPORT_SECONDS)  # as in a worker, where the server is ready
         print(f"first token, cold: {asked.seconds(1)[0]:.2f} s")
-        sides: dict[str, Asked | Plain] = {
+        sides: dict[str, ServiceSide | Plain] = {
             "service, warm": asked,
             "transformers": Plain(given.model_dir),
         }

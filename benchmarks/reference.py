@@ -22,7 +22,6 @@ from transformers import (
 from benchmarks.cases import LORA_RANK, Case
 from benchmarks.step_clock import StepClock
 from worker.tasks.base import load_splits
-from worker.training import precision
 
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
@@ -109,7 +108,7 @@ def main(case: Case) -> dict[str, Any]:
         disable_tqdm=True,
         use_cpu=True,
         remove_unused_columns=False,
-        bf16=case.best and precision.cpu_has_bf16(),
+        bf16=case.best and case.bf16,
         train_sampling_strategy="group_by_length" if case.best and case.name == "qa" else "random",
     )
     clock = StepClock()

@@ -267,7 +267,7 @@ SAMPLERS: Final[Mapping[str, tuple[SamplerSpec, str, dict[str, Any]]]] = {
 
 
 @dataclass
-class Sampled:
+class FunctionSearch:
     """A function as a search sees it."""
 
     name: str
@@ -348,7 +348,7 @@ def _print_samplers(names: Sequence[str], trials: int, seeds: int) -> None:
         spec, plain, options = SAMPLERS[sampler]
         for turn, name in enumerate(FUNCTIONS):
             # Other seeds for each function: else they would all share the luck of one.
-            searches = [Sampled(name, 1000 * turn + seed) for seed in range(seeds)]
+            searches = [FunctionSearch(name, 1000 * turn + seed) for seed in range(seeds)]
             fresh = [each.fresh(spec, trials, crashes=False) for each in searches]
             crashed = [each.fresh(spec, trials, crashes=True)[0] for each in searches]
             kept = [each.kept(plain, options, trials) for each in searches]

@@ -23,11 +23,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tests.api.first_answer import first_answer
+from tests.api.interactive.first_answer import first_answer
 from tests.e2e.data import write_squad
 from tests.e2e.stack import Stack
-from tests.support import services
 from tests.support.models import save_tiny_bert
+from tests.support.servers import services
 
 POLL_SECONDS = 0.02
 WAIT_SECONDS = 900.0
@@ -138,7 +138,7 @@ def main() -> None:
 
 
 def _main(folder: Path, brokers: dict[str, str], pairs: int, steps: int) -> None:
-    model = save_tiny_bert(folder / "model")
+    model = save_tiny_bert(folder / "model", tokens=30_522)
     (folder / "squad").mkdir()
     squad = write_squad(folder / "squad")
     stacks: list[Stack] = []

@@ -3,13 +3,13 @@
     python -m benchmarks.training_speed [qa mlm clm lora] [--steps 30] [--pairs 3]
 
 For each task there are two references: the Trainer as run_qa, run_mlm and run_clm set it up by
-default (fp32, QA padded to 384), and the Trainer with its best settings (bf16 if the processor has
-it, QA padded to the longest and grouped by length). Ours uses its defaults, including the allocator
-that a worker gives its stages, except for QA's order by length. `lora` is the causal language model
-of `clm` with an adapter of rank 8, by peft on both sides. Each pair runs ours and the reference in
-turn, each in its own process with all cores. Printed are real tokens (without padding) per second
-of training, the median ratio with its range, the mean loss of both over the same number of steps,
-and the peak memory.
+default (fp32, QA padded to 384), and the Trainer with its best settings (bf16 if this machine
+multiplies faster in it, QA padded to the longest and grouped by length). Ours uses its defaults,
+including the allocator that a worker gives its stages, except for QA's order by length. `lora` is
+the causal language model of `clm` with an adapter of rank 8, by peft on both sides. Each pair runs
+ours and the reference in turn, each in its own process with all cores. Printed are real tokens
+(without padding) per second of training, the median ratio with its range, the mean loss of both
+over the same number of steps, and the peak memory.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from benchmarks.cases import LORA_RANK, Case
 from tests.stages.support import Running, write_request
 from tests.support.models import minilm_dir
 from worker.processes import allocator
-from worker.training import precision
+from worker.training.cpu_products import Trial
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
@@ -96,7 +96,7 @@ def stage(
     environment = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(threads or os.cpu_count())}
     environment = allocator.preloading(malloc(), environment)
     return Running(
-        ["-m", f"worker.stages.{kind}", str(request)], folder / "log", environment
+        ["-m", f"worker.stages.{kind}.stage", str(request)], folder / "log", environment
     ).wait()
 
 
@@ -106,9 +106,13 @@ def prepared(name: str, folder: Path, *, steps: int) -> tuple[Case, dict[str, An
         save_gpt2(base_model(name, folder))
     body = spec(name, {}, base_model(name, folder))
     result = stage("prepare", folder / "prepare", body).result
+    trial = Trial(result["model_shapes"], folder)
+    bf16 = trial.bfloat16_is_faster()
+    print(f"{name}: a pass through the model's layers takes {trial.seconds}", flush=True)
     case = Case(
         name=name,
         best=False,
+        bf16=bf16,
         steps=steps,
         batch_size=8,
         max_length=LENGTHS[name],
@@ -166,8 +170,8 @@ def ours(case: Case, number: int, prepare_result: dict[str, Any]) -> Side:
 
 
 def reference(case: Case) -> Side:
-    said = program("benchmarks.reference", str(case.write()))
-    return Side(said["tokens"] / said["seconds"], said["loss"], said["peak_bytes"])
+    output = program("benchmarks.reference", str(case.write()))
+    return Side(output["tokens"] / output["seconds"], output["loss"], output["peak_bytes"])
 
 
 def program(
@@ -185,8 +189,8 @@ def program(
     )
     if done.returncode:
         raise SystemExit(done.stderr[-5000:])
-    said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return said
+    output: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return output
 
 
 def compare(name: str, folder: Path, *, steps: int, pairs: int) -> None:
@@ -194,7 +198,7 @@ def compare(name: str, folder: Path, *, steps: int, pairs: int) -> None:
     case, result = prepared(name, folder, steps=steps)
     references = {"reference's defaults": case}
     # With blocks of one length, bf16 is the only setting that can improve.
-    if name == "qa" or precision.cpu_has_bf16():
+    if name == "qa" or case.bf16:
         references["Trainer at its best"] = replace(case, best=True)
     for place, (label, theirs_case) in enumerate(references.items()):
         numbers = range(place * pairs, (place + 1) * pairs)

@@ -9,7 +9,7 @@ import structlog
 
 from chaos.registry import ATTACKS
 from chaos.rows import Scale, line, table
-from tests.support.packages import UnavailableError
+from tests.support.servers.packages import UnavailableError
 
 
 def main() -> None:

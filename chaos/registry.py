@@ -5,29 +5,33 @@ Each group has a test file of its own, because pytest-xdist gives a file to one 
 
 from typing import Final
 
-from chaos import (
-    broker,
-    damage,
-    exact_resume,
-    forgeries,
+from chaos.attacks.processes import (
     freezes,
-    full_disk,
     gpu_slots,
-    hub_weather,
     kills,
-    lineage,
     mlflow_weather,
     postgres,
     predictions,
+    search,
+)
+from chaos.attacks.requests import (
+    broker,
+    forgeries,
     races,
     repeats,
-    retention_pressure,
     sandbox,
-    saving,
-    search,
     uploads,
     watchers,
     webhooks,
+)
+from chaos.attacks.trainings import (
+    damage,
+    exact_resume,
+    full_disk,
+    hub_weather,
+    lineage,
+    retention_pressure,
+    saving,
 )
 from chaos.rows import Attack
 

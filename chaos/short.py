@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import pytest
 
+from chaos.faults.small_disk import NoMountError
 from chaos.rows import Attack, Scale
-from chaos.small_disk import NoMountError
 
 _SEED: Final = 1
 _EVERY_TIME: Final = frozenset({"kills"})

@@ -1,6 +1,6 @@
 #!/bin/sh
 # The Postgres image runs this once, when its volume is empty. The service and MLflow each have a role
-# that is no superuser and a database that the other cannot connect to. They need two databases anyway,
+# without superuser rights and a database that the other cannot connect to. They need two databases anyway,
 # because both use a table named alembic_version.
 set -eu
 

@@ -18,21 +18,23 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from finetune_client import calls
+from finetune_client.http import calls
 from rich.console import Console
 from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
-from service import own_packages, units
-from service.cli import history, live_display, result, spec_check, watch
-from service.cli.client import Client
-from service.cli.exit_codes import FAILED, INTERRUPTED
-from service.cli.ids import JOB
-from service.cli.spec_file import read_spec
-from service.cli.stack import local_key, lock
-from service.cli.submit import create
+from service.cli.jobs import history, live_display, result, watch
+from service.cli.jobs.submit import create
+from service.cli.spec import spec_check
+from service.cli.spec.spec_file import read_spec
+from service.cli.stack import lock
+from service.cli.terminal import local_key
+from service.cli.terminal.client import Client
+from service.cli.terminal.exit_codes import FAILED, INTERRUPTED
+from service.cli.terminal.ids import JOB
 from service.contract.states import ENDED, Action
+from service.system import own_packages, units
 
 EXAMPLES = Path(__file__).resolve().parent
 HOME = EXAMPLES.parent / "var" / "demo"

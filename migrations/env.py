@@ -4,7 +4,7 @@ from alembic import context
 
 from service.settings import get_settings
 from service.store.database import make_engine
-from service.store.models import Base
+from service.store.tables.base import Base
 
 
 def run_migrations() -> None:

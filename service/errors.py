@@ -20,7 +20,7 @@ class DomainError(Exception):
 class UnknownIdError(DomainError):
     status = 404
     text: ClassVar[str]
-    """With a place for what was asked for."""
+    """An error whose text has a place for the id."""
 
     def __init__(self, unknown: str) -> None:
         super().__init__(self.text.format(repr(unknown[:100])))

@@ -5,14 +5,14 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
-from service import units
 from service.contract.states import JobState
+from service.system import units
 
 Json = dict[str, Any]
 
 
 class Narrator:
-    """Says events in the order of their numbers: it counts the attempts of each stage."""
+    """Words events in the order of their numbers: it counts the attempts of each stage."""
 
     def __init__(self) -> None:
         self._attempts: Counter[str] = Counter()
@@ -90,8 +90,8 @@ def _publish_requested(data: Json, _attempt: int) -> str:
 
 
 def _missing(data: Json) -> str:
-    gone = data.get("missing")
-    return f"; made again because it was removed: {', '.join(map(str, gone))}" if gone else ""
+    missing = data.get("missing")
+    return f"; made again because it was removed: {', '.join(map(str, missing))}" if missing else ""
 
 
 def _checkpoint(data: Json, _attempt: int) -> str:

@@ -8,9 +8,9 @@ from typing import Any, TextIO
 import structlog
 from structlog.typing import EventDict, ExcInfo
 
-from service import escaping
-from service.masking import mask
 from service.settings import Settings
+from service.system import escaping
+from service.system.masking import mask
 
 _SHARED: list[Any] = [
     structlog.contextvars.merge_contextvars,
@@ -21,9 +21,9 @@ _SHARED: list[Any] = [
 ]
 
 _TALKATIVE = (
-    # Tells which dialect it speaks each time somebody asks /health/ready.
+    # Logs its dialect for each request of /health/ready.
     "alembic.runtime.migration",
-    # Tells of each request that is passed on to MLflow, which the access log has already.
+    # Logs each request that is passed on to MLflow; the access log has them already.
     "httpx",
 )
 
@@ -34,7 +34,7 @@ def configure(settings: Settings) -> None:
     What is bound with `structlog.contextvars.bound_contextvars(job_id=…)` is on every line.
     """
     structlog.configure(
-        # What nobody will see is dropped before anything is made of it.
+        # Drop filtered records before formatting them.
         processors=[
             structlog.stdlib.filter_by_level,
             *_SHARED,
@@ -77,7 +77,7 @@ def _mask(_logger: Any, _method: str, record: EventDict) -> EventDict:
 
 
 def _one_line_each(_logger: Any, _method: str, record: EventDict) -> EventDict:
-    """No value forges a line of the log; one that is no text is shown by its `repr`."""
+    """Escape line ends in texts, so that no value can forge a line of the log."""
     return {name: escaping.log_line(v) if isinstance(v, str) else v for name, v in record.items()}
 
 

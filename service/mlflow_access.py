@@ -101,7 +101,7 @@ _ALLOWED: Final = {
         }
     ),
 }
-# Of requests that may name a place where MLflow reads and writes files: the fields that do not.
+# Requests that may name a place where MLflow reads and writes files → their harmless fields.
 _FIELDS: Final = {
     "experiments/create": {"name", "tags"},
     "runs/create": {"experiment_id", "user_id", "run_name", "start_time", "tags"},

@@ -1,8 +1,8 @@
 """The first thing that each process of the service does."""
 
-from service import inherited_secrets, own_packages
-from service.prctl import forbid_inspection
 from service.settings import get_settings
+from service.system import inherited_secrets, own_packages
+from service.system.prctl import forbid_inspection
 
 
 def begin() -> None:

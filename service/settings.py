@@ -22,13 +22,13 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from service import inherited_secrets
-from service.contract import patterns
+from service.contract.fields import patterns
+from service.system import inherited_secrets
 from service.webhooks.addresses import Allowed
 
 
 def _split_paths(value: object) -> object:
-    """`a:b` as in PATH, or a JSON list; an empty string is no path at all."""
+    """`a:b` as in PATH, or a JSON list; an empty string means no paths."""
     parts = _listed(value, ":")
     return [part for part in parts if part] if isinstance(parts, list) else parts
 
@@ -141,11 +141,11 @@ class Settings(BaseSettings):
     trusted_proxies: Names = Field(
         default_factory=list,
         description="Addresses or networks of proxies whose `X-Forwarded-For` and "
-        "`X-Forwarded-Proto` are believed.",
+        "`X-Forwarded-Proto` are trusted.",
     )
     auth: Auth = Field(
         "required",
-        description="`required`: every request needs an API key. `off`: nobody needs one and "
+        description="`required`: every request needs an API key. `off`: no request needs one and "
         "everybody is the operator; refused unless the API listens on a loopback address.",
     )
     max_upload_bytes: int = Field(5 * 1024**3, ge=1, description="Size of an uploaded file.")
@@ -178,8 +178,8 @@ class Settings(BaseSettings):
     kill_seconds: float = Field(
         45,
         gt=0,
-        description="After so long without a renewal a worker ends its stage. Beat < kill < lease, "
-        "otherwise nothing starts.",
+        description="After this long without a renewal a worker ends its stage. Beat < kill < "
+        "lease, otherwise nothing starts.",
     )
     drain_grace_seconds: float = Field(
         60,
@@ -197,9 +197,9 @@ class Settings(BaseSettings):
     hung_seconds: float = Field(
         600,
         gt=0,
-        description="A training is ended as hung after so long, and after 20 times its median "
-        "step, without an optimizer step; another stage after so long without output or processor "
-        "time.",
+        description="A training is ended as hung after this long, and after 20 times its median "
+        "step, without an optimizer step; another stage after this long without output or "
+        "processor time.",
     )
     default_timeout_seconds: float | None = Field(
         None,
@@ -398,7 +398,7 @@ class Settings(BaseSettings):
     @field_validator("webhook_allow", mode="after")
     @classmethod
     def _allows_hosts_and_networks(cls, value: list[str]) -> list[str]:
-        Allowed.of(value)
+        Allowed.parse(value)
         return value
 
     @field_validator("home", mode="after")

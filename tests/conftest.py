@@ -1,14 +1,15 @@
 """Fixtures that every room shares: real databases and brokers.
 
 A test that asks for `database` runs on SQLite, on Postgres or on both, as
-`tests/support/databases.py` decides; one that asks for `broker_url` on Valkey and on Redis. Where a
-server cannot be had the test is skipped with the reason, unless CI=true or
+`tests/support/store/databases.py` decides; one that asks for `broker_url` on Valkey and on Redis.
+Where a server cannot be had the test is skipped with the reason, unless CI=true or
 FINETUNE_TEST_REQUIRE_ALL=1, where nothing may be left out.
 """
 
 import gc
 import os
 import shutil
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,11 +21,15 @@ from sqlalchemy import text
 
 from service.store import database, schema
 from service.store.database import Database, db_now
-from service.store.models import Base, ProjectRow
-from service.store.owner_models import DEFAULT_PROJECT
-from tests.support import databases, distribution, mlflow_server, services, shared_servers
-from tests.support.packages import UnavailableError
+from service.store.tables.base import Base
+from service.store.tables.projects import DEFAULT_PROJECT, ProjectRow
+from tests.support import distribution, tiers
+from tests.support.servers import mlflow_server, services, shared_servers
+from tests.support.servers.packages import UnavailableError
+from tests.support.store import databases
 
+# While tests are imported, a sixth of the time would go into looking for garbage.
+gc.disable()
 # Stages are started with -P, and some of those that tests start are modules of the tests.
 os.environ.setdefault("PYTHONPATH", str(Path(__file__).resolve().parents[1]))
 # And a confined stage sees only what it needs.
@@ -49,6 +54,7 @@ def _configure_sqlite(connection: Any, _record: Any) -> None:
 
 _CONFIGURE_SQLITE = database._configure_sqlite
 database._configure_sqlite = _configure_sqlite
+os.fsync = lambda fd: None  # for the same reason
 _TABLES = [table.name for table in reversed(Base.metadata.sorted_tables)]
 # In one round trip. Only TRUNCATE removes young rows of the audit log, and it takes milliseconds.
 _EMPTY = text(
@@ -65,25 +71,55 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="default",
         help="all: every test with a database on SQLite and on Postgres, as before a release",
     )
+    parser.addoption(
+        "--tier",
+        choices=["fast", "all"],
+        default="all",
+        help="fast: only tests that start no process, see tests/support/tiers.py",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The process that starts pytest-xdist's others owns the servers that they share."""
+    """The process that starts pytest-xdist's others owns the servers that they share.
+
+    A shell ignores SIGINT in what it starts with `&` or after `trap '' INT`, and so would every
+    process of the tests, some of which are sent one.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):
         shared_servers.folder()
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return distribution.is_left_to_another(collection_path, config) or None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     chosen = items if config.getoption("databases") == "all" else databases.default(items)
+    chosen = tiers.fast(chosen) if config.getoption("tier") == "fast" else chosen
     if left_out := set(items).difference(chosen):
         config.hook.pytest_deselected(items=left_out)
     items[:] = distribution.in_order(chosen)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    with tiers.watched(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    with tiers.watched(item):
+        return (yield)
 
 
 def pytest_collection_finish() -> None:
     """Imports stay in memory: a full collection that visits them takes a fifth of a second."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> distribution.ByUnit:
@@ -105,7 +141,17 @@ def _umask() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def postgres_url() -> Iterator[str]:
+def processes() -> None:
+    """For fixtures and tests that start a process: `make test` leaves their tests out."""
+
+
+@pytest.fixture(scope="session")
+def trainings() -> None:
+    """For fixtures and tests that train a model in this process: `make test` leaves them out."""
+
+
+@pytest.fixture(scope="session")
+def postgres_url(processes: None) -> Iterator[str]:
     """A migrated Postgres database of this test process."""
     try:
         server = services.find_postgres()
@@ -168,7 +214,7 @@ def _database(database_url: str) -> Iterator[Database]:
 
 
 @pytest.fixture(scope="session", params=["valkey", "redis"])
-def broker_url(request: pytest.FixtureRequest) -> Iterator[str]:
+def broker_url(request: pytest.FixtureRequest, processes: None) -> Iterator[str]:
     """A private broker of each kind."""
     find = services.valkey_binary if request.param == "valkey" else services.redis_binary
     try:
@@ -181,7 +227,7 @@ def broker_url(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def mlflow_uri() -> str:
+def mlflow_uri(processes: None) -> str:
     """Of a tracking server that the whole run shares; its tests tell their jobs apart."""
     return mlflow_server.shared_uri()
 

@@ -5,7 +5,7 @@ import os
 import sys
 from typing import Final
 
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DatabaseError, SQLAlchemyError
 
 from service import process_start
 from service.contract.routing import (
@@ -15,10 +15,11 @@ from service.contract.routing import (
     gpus_of,
     most_for_one_job,
 )
-from service.home import make_private
 from service.settings import get_settings
 from service.store import schema
-from service.store.database import Database
+from service.store.database import Database, is_outage
+from service.store.database_faults import described, is_unusable
+from service.system.home import make_private
 
 _DESCRIPTION: Final = "One worker of the data plane, until SIGTERM or Ctrl-C."
 
@@ -75,8 +76,10 @@ def _require_release(url: str) -> None:
             schema.require_release(connection)
     except schema.UnusableSchemaError as error:
         sys.exit(str(error))
-    except SQLAlchemyError:
-        pass  # a worker waits for its database
+    except SQLAlchemyError as error:
+        # A worker waits for its database, but no waiting makes one of another file.
+        if isinstance(error, DatabaseError) and is_unusable(error) and not is_outage(error):
+            sys.exit(described(url, error))
 
 
 def _concurrency(queues: list[str], gpus: int) -> int:

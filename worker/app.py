@@ -15,15 +15,15 @@ from kombu.connection import Connection
 
 from service import broker, logging
 from service.settings import get_settings
-from service.store.workers import WorkerInfo
+from service.store.scheduling.registration import WorkerInfo
 from worker.devices.gpus import devices
-from worker.lifecycle import start_check
+from worker.lifecycle import registration, start_check
 from worker.lifecycle.registration import Registration
 from worker.lifecycle.shutdown import Shutdown
 from worker.sandbox import layers
 from worker.supervision.limits import stage_group
 
-# Celery's own waits grow to half a minute: too long to leave a broker idle that is back.
+# Celery's own delays grow to half a minute: too long once the broker is reachable again.
 RECONNECT_SECONDS: Final = 4.0
 # Added to the grace of the running stages, so that their last events can be recorded.
 _SHUTDOWN_SECONDS: Final = 10.0
@@ -97,6 +97,7 @@ def _register(sender: Any, **_: Any) -> None:
         devices=devices(),
         slots=sender.controller.concurrency,
         has_hub_token=_settings.hub_token is not None,
+        packages=registration.packages(),
         version=version("finetune-service"),
     )
     _registration = Registration(_settings.sqlalchemy_url, info, _settings.beat_seconds)

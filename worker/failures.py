@@ -3,12 +3,12 @@
 import errno
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from traceback import walk_tb
 from typing import Any, Final
 
 from service.contract.failures import Failure, FailureCode, StageError
-from service.masking import mask
+from service.system.masking import mask
 from worker import unreachable
 
 _FIRST_LINE_LIMIT = 500
@@ -75,15 +75,26 @@ def from_exception(error: BaseException) -> Failure:
         for classify in (nccl_cause, _limit, _disk, _lack, _memory, _hub, _network, _device):
             code = classify(link)
             if code is FailureCode.NETWORK:
-                return Failure.of(code, mask(unreachable.sentence(error, describe(link))))
+                return Failure.from_code(code, mask(unreachable.sentence(error, describe(link))))
             if code is not None:
-                return Failure.of(code, f"{_LEADS[code]}: {describe(link)}")
-    return Failure.of(FailureCode.INTERNAL, f"The stage ended with {describe(error)}")
+                return Failure.from_code(code, f"{_LEADS[code]}: {describe(link)}")
+    return Failure.from_code(FailureCode.INTERNAL, f"The stage ended with {describe(error)}")
 
 
 def invalid_option(option: str, why: str, **details: Any) -> StageError:
     """`why` completes the sentence that begins with the option's name."""
     return StageError(FailureCode.INVALID_OPTION, f"`{option}` {why}", option=option, **details)
+
+
+def unreported_metric(given: str, reported: Iterable[str]) -> StageError:
+    """The best model is chosen by the metric `given`, which is not among those `reported`."""
+    names = sorted(name.removeprefix("eval_") for name in reported)
+    return invalid_option(
+        "training.metric_for_best_model",
+        f"is `{given}`, but the evaluation reports only: {', '.join(names)}",
+        given=given,
+        known=names,
+    )
 
 
 def from_exit(returncode: int, *, oom_killed: bool = False) -> Failure:
@@ -94,7 +105,7 @@ def from_exit(returncode: int, *, oom_killed: bool = False) -> Failure:
     number = -returncode if returncode < 0 else returncode - 128
     if number not in {item.value for item in signal.Signals}:
         message = f"The stage exited with status {returncode} and reported no reason"
-        return Failure.of(FailureCode.INTERNAL, message, exit_status=returncode)
+        return Failure.from_code(FailureCode.INTERNAL, message, exit_status=returncode)
     received = signal.Signals(number)
     if received is signal.SIGKILL and oom_killed:
         code = FailureCode.OUT_OF_MEMORY
@@ -111,7 +122,7 @@ def from_exit(returncode: int, *, oom_killed: bool = False) -> Failure:
     else:
         code = FailureCode.INTERNAL
         message = f"The stage was ended by {received.name}"
-    return Failure.of(code, message, signal=received.name)
+    return Failure.from_code(code, message, signal=received.name)
 
 
 def describe(error: BaseException) -> str:

@@ -13,18 +13,14 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from service import broker
 from service.contract.routing import WAKE_TASK, Message, MessageKind, gpus_of
-from service.contract.spec import SPEC_VERSION
+from service.contract.spec.spec import SPEC_VERSION
 from service.contract.states import ENDED, JobState
 from service.settings import Settings, get_settings
-from service.store import (
-    claims,
-    jobs,
-    waiting_jobs,
-)
-from service.store.claims import Claim
 from service.store.database import Database, is_outage
-from service.store.models import JobRow
+from service.store.jobs import claims, messages, wait_reasons
+from service.store.jobs.claims import Claim
 from service.store.scope import EVERYTHING
+from service.store.tables.jobs import JobRow
 from worker.app import SHUTDOWN, app
 from worker.devices.gpu_locks import GpuLocks, HeldGpus
 from worker.devices.gpu_scheduler import Assignment, GpuScheduler
@@ -33,8 +29,8 @@ from worker.processes import allocator, fork_client, spawn
 from worker.processes.fork_client import ForkClient
 from worker.processes.spawn import Start
 from worker.supervision import host_lack
-from worker.supervision.predictions import Predictions
-from worker.supervision.previews import Previews
+from worker.supervision.interactive.predictions import Predictions
+from worker.supervision.interactive.previews import Previews
 from worker.supervision.supervisor import Supervisor
 from worker.tracking import run_removal, search_shipper, shipper
 from worker.tracking.trackers import Tracker
@@ -101,7 +97,7 @@ class JobRunner:
 
     def _next(self, job_id: str, worker_id: str, queues: list[str]) -> Assignment | None:
         with self.database.read() as session:
-            queue = jobs.waits_in(session, job_id)
+            queue = messages.waits_in(session, job_id)
         if queue is None or queue not in queues:
             return None
         try_claim = partial(self._claim, worker_id)
@@ -180,13 +176,13 @@ class JobRunner:
 
     def _is_lacking(self, job_id: str, gpus: tuple[str, ...]) -> bool:
         """Whether this host still lacks what it lacked at the job's last attempt, which then waits
-        for another look."""
+        for another check."""
         with self.database.read() as session:
-            lack = waiting_jobs.lack(session, EVERYTHING, job_id)
+            lack = wait_reasons.lack(session, EVERYTHING, job_id)
         if lack is None or not host_lack.is_lasting(lack, self.settings.home, gpus):
             return False
         with self.database.write() as session:
-            waiting_jobs.postpone(session, EVERYTHING, job_id)
+            wait_reasons.postpone(session, EVERYTHING, job_id)
         return True
 
     def _settled(self, claimed: Claim) -> Claim | None:
@@ -205,7 +201,7 @@ class JobRunner:
     def _enqueue_if_due(self, job_id: str) -> None:
         """Send the next stage at once, without the reconciler; a retry waits until it is due."""
         with self.database.read() as session:
-            message = jobs.message_if_due(session, job_id)
+            message = messages.message_if_due(session, job_id)
         if message is not None and not self.enqueue(message):
             log.warning("broker.unreachable")
 

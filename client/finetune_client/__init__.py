@@ -32,7 +32,7 @@ from finetune_client.errors import (
     UnsafeNameError,
     WaitTimeoutError,
 )
-from finetune_client.job import AsyncJob, AsyncListedJob, Job, ListedJob
+from finetune_client.resources.job import AsyncJob, AsyncListedJob, Job, ListedJob
 from finetune_client.tables import Table
 
 __all__ = [

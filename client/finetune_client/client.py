@@ -8,12 +8,12 @@ from pydantic import SecretStr
 
 from finetune_client import local_stack
 from finetune_client.errors import InvalidArgumentError
-from finetune_client.files import AsyncFiles, Files
-from finetune_client.flows import Policy
-from finetune_client.jobs import AsyncJobs, Jobs
-from finetune_client.searches import AsyncSearches, Searches
-from finetune_client.transport import AsyncTransport, SyncTransport
-from finetune_client.webhooks import AsyncWebhooks, Webhooks
+from finetune_client.http.flows import Policy
+from finetune_client.http.transport import AsyncTransport, SyncTransport
+from finetune_client.resources.files import AsyncFiles, Files
+from finetune_client.resources.jobs import AsyncJobs, Jobs
+from finetune_client.resources.searches import AsyncSearches, Searches
+from finetune_client.resources.webhooks import AsyncWebhooks, Webhooks
 
 TIMEOUT = 30.0
 """Seconds that the service has for each answer."""

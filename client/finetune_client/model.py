@@ -16,7 +16,7 @@ from finetune_client import tables
 
 
 class Model(BaseModel):
-    """Keeps what it does not know: an older client can read the answers of a newer service.
+    """Keeps unknown fields: an older client can read the answers of a newer service.
 
     A value of another type than the declared one is left as it came. Only a tag, such as
     `type: "chat"`, must match, because it decides which model a value is.

@@ -1,14 +1,10 @@
 """Tables: HTML in notebooks, text where they are printed. HTML has everything that comes from the
 service escaped."""
 
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from html import escape
-from typing import TYPE_CHECKING, Any, Final, TypeVar
-
-if TYPE_CHECKING:
-    from finetune_client.types import MetricPoint
+from typing import Any, Final, TypeVar
 
 R = TypeVar("R")
 MOST_ROWS: Final = 100
@@ -54,19 +50,6 @@ class Table(list[R]):
     def _cells(self) -> list[list[Any]]:
         columns = self.columns
         return [[_fields(row).get(name) for name in columns] for row in self[:MOST_ROWS]]
-
-
-def of_metrics(points: Iterable["MetricPoint"], most: int) -> Table[dict[str, Any]]:
-    """A row for each of the latest steps, with what was measured in training and in evaluation."""
-    rows: deque[dict[str, Any]] = deque(maxlen=most)
-    for point in points:
-        if point.kind == "system":
-            continue
-        if not rows or rows[-1]["step"] != point.step:
-            rows.append({"step": point.step})
-        rows[-1] |= {"epoch": point.epoch, **point.values}
-    columns = dict.fromkeys(name for row in rows for name in row)
-    return Table(rows, tuple(columns), "metrics")
 
 
 def of_fields(caption: str, fields: Mapping[str, Any]) -> str:

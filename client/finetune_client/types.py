@@ -43,12 +43,12 @@ class AshaPruner(Model):
     min_resource: int | None = None
     """The first rung, in `unit`: what a trial trains before it is compared. Default: the first evaluation."""
     reduction_factor: int = 3
-    """One of so many trials continues from a rung to the next."""
+    """Of this many trials, one continues from a rung to the next."""
     name: Literal["asha"] = "asha"
     rungs: list[int] | None = None
     """The rungs themselves, in `unit`. Default: `min_resource`, and each `reduction_factor` times the one before."""
     min_early_stopping_rate: int = 0
-    """So many of the first rungs are left out."""
+    """This many of the first rungs are left out."""
 
 
 class BadRow(Model):
@@ -311,7 +311,7 @@ class HubDataset(Model):
     columns: dict[str, str] | None = None
     """The task's column → yours, for example {"context": "passage"}."""
     max_train_samples: int | None = None
-    """Use only the first so many rows."""
+    """Use only the first rows, at most this many."""
     validation_split_percentage: int | None = None
     """Share of the training rows to validate with when `validation` is not given; which ones follows from the seed (`data_seed`, else `seed`)."""
     on_bad_row: Literal["fail", "skip"] = "fail"
@@ -340,7 +340,7 @@ class HubSpec(Model):
     """Push the finished model to the Hub. Without this section it stays on the server."""
 
     model_id: str
-    """`namespace/name`; a name alone is in the namespace of the operator's token. `prepare` asks the Hub whether the token may write there, and creates the repository."""
+    """`namespace/name`; a name alone is in the namespace of the job's token. `prepare` asks the Hub whether the token may write there, and creates the repository."""
     private: bool = True
     """Whether a repository that the job creates is private."""
     revision: str = "main"
@@ -350,6 +350,8 @@ class HubSpec(Model):
     """Licence id for the model card; default: that of the base model's card."""
     strategy: Literal["end", "every_save", "checkpoint", "all_checkpoints"] = "end"
     """When the model is pushed. `end`: when the job ends; `every_save`: also at every checkpoint, during the training; `checkpoint`: with the latest checkpoint, as `last-checkpoint`; `all_checkpoints`: with each checkpoint, as `checkpoint-<step>`. A checkpoint written during a push waits, and is skipped if a newer one is written first."""
+    always_push: bool = False
+    """Whether no checkpoint is skipped, as `hub_always_push` of the Trainer: each waits for its turn. Those that still wait when the training ends are pushed before the finished model, unless `save_total_limit` has removed them by then."""
 
 
 class HyperbandPruner(Model):
@@ -360,7 +362,7 @@ class HyperbandPruner(Model):
     min_resource: int | None = None
     """The first rung, in `unit`: what a trial trains before it is compared. Default: the first evaluation."""
     reduction_factor: int = 3
-    """One of so many trials continues from a rung to the next."""
+    """Of this many trials, one continues from a rung to the next."""
     name: Literal["hyperband"] = "hyperband"
     max_resource: int | None = None
     """What a whole training takes, in `unit`. Default: as the template says."""
@@ -552,11 +554,11 @@ class MedianPruner(Model):
     """What this section counts: optimizer steps, or passes over the data. Default: `epochs` where the template has `eval_strategy: epoch`, else `steps`."""
     name: Literal["median"] = "median"
     n_startup_trials: int = 5
-    """So many trials finish before any is ended."""
+    """This many trials finish before any is ended."""
     n_warmup: int = 0
     """No trial ends before, in `unit`."""
     n_min_trials: int = 1
-    """So many others must have reached the step."""
+    """This many others must have reached the step."""
 
 
 class MetricPoint(Model):
@@ -659,7 +661,7 @@ class PathDataset(Model):
     columns: dict[str, str] | None = None
     """The task's column → yours, for example {"context": "passage"}."""
     max_train_samples: int | None = None
-    """Use only the first so many rows."""
+    """Use only the first rows, at most this many."""
     validation_split_percentage: int | None = None
     """Share of the training rows to validate with when `validation` is not given; which ones follows from the seed (`data_seed`, else `seed`)."""
     on_bad_row: Literal["fail", "skip"] = "fail"
@@ -1139,7 +1141,7 @@ class UploadDataset(Model):
     columns: dict[str, str] | None = None
     """The task's column → yours, for example {"context": "passage"}."""
     max_train_samples: int | None = None
-    """Use only the first so many rows."""
+    """Use only the first rows, at most this many."""
     validation_split_percentage: int | None = None
     """Share of the training rows to validate with when `validation` is not given; which ones follows from the seed (`data_seed`, else `seed`)."""
     on_bad_row: Literal["fail", "skip"] = "fail"
@@ -1403,7 +1405,7 @@ class GenerateSpec(Model):
     max_samples: int | None = None
     """Rows that are answered for `exact_match`, spread over the split; default: all of them. Without `exact_match` only the shown ones are answered."""
     exact_match: str | None = None
-    """A regular expression that finds the result in an answer: its last match, of which the first group counts if there is one. The metric `exact_match` is the share of generated answers whose result is that of the row's own answer. For GSM8K: `#### (-?[\\d.,]+)`."""
+    """A regular expression that finds the result in an answer: the first group of its last match, or the whole match if it has no groups. The metric `exact_match` is the share of generated answers whose result is that of the row's own answer. For GSM8K: `#### (-?[\\d.,]+)`."""
 
 
 class GenerationSpec(Model):
@@ -1516,7 +1518,7 @@ class PreferenceSpec(Model):
     loss_type: Literal[
         "sigmoid", "robust", "ipo", "apo_zero", "hinge", "simpo", "orpo", "kto"
     ] = "sigmoid"
-    """sigmoid: DPO (Rafailov et al. 2023, arXiv:2305.18290), with `label_smoothing` conservative DPO; robust: DPO for labels of which some are wrong (Chowdhury et al. 2024, arXiv:2403.00409); ipo: a squared loss that does not overfit (Azar et al. 2023, arXiv:2310.12036), per token as its authors confirmed to TRL; hinge: SLiC (Zhao et al. 2023, arXiv:2305.10425); apo_zero: likelier good and unlikelier bad answers (D'Oosterlinck et al. 2024, arXiv:2408.06266); simpo: without a reference, by the mean over tokens (Meng et al. 2024, arXiv:2405.14734); orpo: without a reference, with the loss of the good answer (Hong et al. 2024, arXiv:2403.07691); kto: from rows with one answer each, good or bad (Ethayarajh et al. 2024, arXiv:2402.01306)."""
+    """sigmoid: DPO (Rafailov et al. 2023, arXiv:2305.18290), with `label_smoothing` conservative DPO; robust: DPO for labels that are partly wrong (Chowdhury et al. 2024, arXiv:2403.00409); ipo: a squared loss that does not overfit (Azar et al. 2023, arXiv:2310.12036), per token as its authors confirmed to TRL; hinge: SLiC (Zhao et al. 2023, arXiv:2305.10425); apo_zero: likelier good and unlikelier bad answers (D'Oosterlinck et al. 2024, arXiv:2408.06266); simpo: without a reference, by the mean over tokens (Meng et al. 2024, arXiv:2405.14734); orpo: without a reference, with the loss of the good answer (Hong et al. 2024, arXiv:2403.07691); kto: from rows with one answer each, good or bad (Ethayarajh et al. 2024, arXiv:2402.01306)."""
     beta: float = 0.1
     """How closely the model stays with its reference; higher is closer. For ipo the paper's τ, for orpo its λ. The default is TRL's for each loss; SimPO's authors use 2.0 to 2.5."""
     label_smoothing: float = 0.0
@@ -1778,7 +1780,7 @@ class TrainingSpec(Model):
     on_non_finite: Literal["fail", "rollback"] = "fail"
     """When a loss, a gradient or a weight is not finite. `rollback`: back to the newest checkpoint (one is written before the first step, too) with a lower learning rate."""
     non_finite_rollbacks: int = 3
-    """After so many in one job the next such number ends it."""
+    """After this many in one job, the next one ends it."""
     rollback_learning_rate_factor: float = 0.5
     """What each of them multiplies the learning rates by."""
     label_smoothing_factor: float = 0.0
@@ -1802,7 +1804,7 @@ class TrainingSpec(Model):
     padding_free: bool | None = None
     """Compute batches without padding, and heads of masked language models at the masked tokens alone. null: where that is found to give the same numbers; true: or end the job; false: nor are dropout and activations computed faster than transformers does."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] | None = None
-    """`auto`: bf16 where the device computes in it and the weights are float32; on a GPU that does not (V100, T4) fp16, except for models that are known to exceed its range and with `fsdp` or `deepspeed`; else fp32. A training that is resumed keeps what it began with. `bf16: false` is fp32. Default: `"auto"`."""
+    """`auto`: with float32 weights bf16 on a GPU that computes in it, and on a CPU that is measured to be faster in it; on other GPUs (V100, T4) fp16, except for models that are known to exceed its range and with `fsdp` or `deepspeed`; else fp32. A training that is resumed keeps what it began with. `bf16: false` is fp32. Default: `"auto"`."""
     bf16: bool | None = None
     """bfloat16 autocast; weights and optimizer stay fp32. Default: `false`."""
     fp16: bool | None = None
@@ -1830,7 +1832,7 @@ class TrainingSpec(Model):
     compile_if_faster: bool = True
     """On a GPU, without `torch_compile`: before a training of half an hour or more measure on its first batches whether compiled layers are faster, and use them if they are, and if they compute the same. `full_determinism` measures nothing."""
     torch_empty_cache_steps: int | None = None
-    """Give the GPU's unused memory back after so many steps."""
+    """Return the GPU's unused memory after this many steps."""
     seed: int = 42
     """Of new weights, dropout, masks and the order of examples."""
     data_seed: int | None = None
@@ -1870,7 +1872,7 @@ class TrainingSpec(Model):
     greater_is_better: bool | None = None
     """Default: the direction of the metric, as `GET /v1/tasks` lists it. Required for a metric without one, such as `gen_len`."""
     early_stopping_patience: int | None = None
-    """Stop after so many evaluations in a row without improvement."""
+    """Stop after this many evaluations in a row without improvement."""
     early_stopping_threshold: float = 0.0
     """What an improvement must exceed."""
 
@@ -2108,7 +2110,7 @@ class LoraSpec(Model):
     quantization: QuantizationSpec | None = None
     """Load the base weights in 8 or 4 bits."""
     merge: bool = False
-    """Add the change to the base weights before the model is saved."""
+    """Add the change to the base weights before the model is saved. Tied embeddings have weights of their own then, if the adapter changes one of them."""
 
 
 class Preview(Model):
@@ -2134,7 +2136,7 @@ class Preview(Model):
 
 class ResourcesSpec(Model):
     gpus: int | None = None
-    """0: train on the CPU; N: wait for a worker that has so many GPUs; null: one GPU where the worker has some."""
+    """0: train on the CPU; N: wait for a worker that has this many GPUs; null: one GPU where the worker has some."""
     num_processes: int | None = None
     """Processes of one training, one for each GPU; on a CPU 1 unless given."""
     strategy: DDPSpec | FSDPSpec | DeepSpeedSpec | ResourcesSpecStrategy | None = None
@@ -2240,7 +2242,7 @@ class SearchSpec(Model):
     timeout_seconds: int | None = None
     """No trial begins later than this; those that run go on to their end."""
     stop_after_trials_without_gain: int | None = None
-    """No trial begins after so many finished ones in a row that were not better than the best before them."""
+    """No trial begins after this many finished ones in a row that were not better than the best before them."""
     template_trial: bool = True
     """Whether trial 0 has the template's own values."""
     enqueue: (

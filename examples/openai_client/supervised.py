@@ -66,12 +66,12 @@ def check(rows: list[Any]) -> Counter[str]:
 
 def faults_of(message: dict[str, Any]) -> list[tuple[str, bool]]:
     content = message.get("content")
-    is_told = isinstance(content, str) and (content or message.get("function_call"))
+    has_content = isinstance(content, str) and (content or message.get("function_call"))
     return [
         ("message_missing_key", not {"role", "content"} <= message.keys()),
         ("message_unrecognized_key", not message.keys() <= KEYS),
         ("unrecognized_role", message.get("role") not in ROLES),
-        ("missing_content", not is_told),
+        ("missing_content", not has_content),
     ]
 
 

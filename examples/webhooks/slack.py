@@ -14,7 +14,7 @@ from examples.webhooks.receiver import Event, serve
 
 
 def sentence(event: Event) -> str | None:
-    """What is posted; None for an event that nobody has to read about."""
+    """The text to post; None for an event that needs no message."""
     job = event["data"]
     name = job.get("name") or job["id"]
     if event["type"] == "job.succeeded":

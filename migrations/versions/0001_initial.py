@@ -7,8 +7,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy import JSON, BigInteger, Boolean, Double, Integer, String, Text
 
-from service.store.base import NAMING_CONVENTION
-from service.store.database import UtcDateTime, db_now
+from service.store.database import db_now
+from service.store.tables.base import NAMING_CONVENTION, UtcDateTime
 
 # Not "0001", which was the first revision of the pre-releases.
 revision: str = "0.1.0"

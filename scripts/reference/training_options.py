@@ -7,17 +7,18 @@ from typing import Any, Final, get_args
 from pydantic import BaseModel
 
 from scripts.reference.markdown import table
-from service.contract.deepspeed import REFUSED_DEEPSPEED, DeepSpeedSpec
-from service.contract.fsdp import REFUSED_FSDP, FSDPSpec
-from service.contract.peft import (
+from service.contract.spec.deepspeed import REFUSED_DEEPSPEED, DeepSpeedSpec
+from service.contract.spec.fsdp import REFUSED_FSDP, FSDPSpec
+from service.contract.spec.peft import (
     IA3Spec,
     LoraSpec,
     PrefixTuningSpec,
     PromptTuningSpec,
     QuantizationSpec,
 )
-from service.contract.resources import DDPSpec
-from service.contract.training import TrainingSpec
+from service.contract.spec.resources import DDPSpec
+from service.contract.spec.training import TrainingSpec
+from service.contract.spec.training_fields import ADDITIONS
 from service.contract.training_arguments.aliases import ALIASES, OLDER_VALUES, SWITCHES
 from service.contract.training_arguments.choices import (
     BY_METRIC,
@@ -34,7 +35,6 @@ from service.contract.training_arguments.refused_options import (
     REMOVED,
 )
 from service.contract.training_arguments.script_options import NOT_NEEDED, PLACES
-from service.contract.training_fields import ADDITIONS
 
 _INTRODUCTION: Final = """\
 # Training options
@@ -54,8 +54,9 @@ is `max` if a greater value is better (`greater_is_better`), otherwise `min`, un
 `lr_scheduler_kwargs` has a `mode`; in transformers it is always `min`.
 
 Optimizers whose names contain `8bit` or `32bit`, `paged_`, `bnb` or `ademamix` come from
-bitsandbytes, `adamw_torch_4bit` and `adamw_torch_8bit` from torchao. The job ends with
-`invalid_option` if the worker lacks the package, or if a paged optimizer runs without a GPU.
+bitsandbytes, `adamw_torch_4bit` and `adamw_torch_8bit` from torchao. The spec is
+[refused](spec.md#what-no-live-worker-has) while no live worker has the package or, for a paged
+optimizer, a GPU; the job ends with `invalid_option` if the worker that takes it lacks one of them.
 
 Besides its loss, a training reports `grad_norm`, `learning_rate`, `examples_per_second`,
 `tokens_per_second`, `total_flos` and `memory_rss_bytes` (of the first process) at logging steps,

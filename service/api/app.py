@@ -13,49 +13,26 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Route
 
 from service import logging
-from service.api import (
-    actions,
-    artifacts,
-    audit,
-    checkpoints,
-    docs,
-    file_checks,
-    files,
-    health,
-    history,
-    jobs,
-    keys,
-    leftovers,
-    limits,
-    login,
-    metrics,
-    model,
-    openapi,
-    prediction_watch,
-    predictions,
-    previews,
-    project_secrets,
-    projects,
-    search_actions,
-    search_figures,
-    search_plots,
-    searches,
-    tasks,
-    usage,
-    webhooks,
-    workers,
-)
-from service.api.accounting import Accounting, RefusalLog, note
-from service.api.connection_limits import affordable
-from service.api.dependencies import Services
-from service.api.errors import add_handlers
-from service.api.key_use import KeyUse
-from service.api.limits import ConcurrencyLimit, StreamSlots, UploadSlots, Waiters
+from service.api.files import checks as file_checks
+from service.api.files import routes as files
+from service.api.files import upload_locks
+from service.api.http import limits
+from service.api.http.accounting import Accounting, RefusalLog, note
+from service.api.http.connection_limits import affordable
+from service.api.http.cross_site import CORS, OtherSites
+from service.api.http.dependencies import Services
+from service.api.http.key_use import KeyUse
+from service.api.http.limits import ConcurrencyLimit, StreamSlots, UploadSlots, Waiters
+from service.api.http.middleware import MOST_BODY_BYTES, Authentication, BodyLimit, RequestContext
+from service.api.http.query_parameters import refuse_unknown
+from service.api.interactive import prediction_watch, predictions, previews
+from service.api.jobs import actions, artifacts, checkpoints, model, records
+from service.api.jobs import routes as jobs
 from service.api.live import routes as live
 from service.api.live.feed import Feed
-from service.api.middleware import MOST_BODY_BYTES, Authentication, BodyLimit, RequestContext
-from service.api.mlflow_proxy import PREFIX, MlflowProxy
-from service.api.mlflow_visitors import MlflowVisitors
+from service.api.mlflow import login
+from service.api.mlflow.proxy import PREFIX, MlflowProxy
+from service.api.mlflow.visitors import MlflowVisitors
 from service.api.openai import (
     completions,
     fine_tuning_history,
@@ -63,16 +40,23 @@ from service.api.openai import (
     not_offered,
     uploads,
 )
+from service.api.openai import face as openai_face
 from service.api.openai import models as openai_models
-from service.api.other_sites import CORS, OtherSites
-from service.api.plots import Plots
-from service.api.query_parameters import refuse_unknown
+from service.api.openapi import docs, document
+from service.api.problems.errors import add_handlers
+from service.api.projects import audit, keys, secrets, usage, webhooks
+from service.api.projects import routes as projects
+from service.api.searches import actions as search_actions
+from service.api.searches import figures, plots
+from service.api.searches import routes as searches
+from service.api.searches.plot_cache import Plots
+from service.api.system import health, metrics, tasks, workers
 from service.jobs import disk_space
 from service.jobs.dispatch import Dispatcher
 from service.jobs.submissions import Submissions
 from service.settings import Settings, get_settings
-from service.store import audit as audit_log
 from service.store.database import Database
+from service.store.projects import audit as audit_log
 
 _DESCRIPTION: Final = (
     "Fine-tune models: upload data, submit a job, watch it, download the finished model.\n\n"
@@ -86,7 +70,7 @@ _ROUTERS: Final = (
     actions,
     artifacts,
     model,
-    history,
+    records,
     live,
     checkpoints,
     files,
@@ -94,12 +78,12 @@ _ROUTERS: Final = (
     uploads,
     searches,
     search_actions,
-    search_plots,
+    plots,
     tasks,
     workers,
     projects,
     keys,
-    project_secrets,
+    secrets,
     webhooks,
     usage,
     audit,
@@ -110,6 +94,12 @@ _ROUTERS: Final = (
 )
 # Probes and scrapers may add parameters of their own.
 _OPEN_ROUTERS: Final = (health, metrics, docs, login)
+_OPEN_TO_ALL: Final = (
+    *("/", "/redoc", "/health/", docs.PAGE_PATH, docs.ASSETS_PATH),
+    *(login.LOGIN_PATH, login.SCRIPT_PATH),
+    # MLflow's pages ask for a key or a session themselves.
+    *(PREFIX, f"{PREFIX}/"),
+)
 _log = structlog.stdlib.get_logger(__name__)
 
 
@@ -136,6 +126,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         redoc_url=None,
     )
     app.state.services = services
+    app.state.faces = (openai_face.FACE,)
     app.state.metrics = counters
     app.state.upload_slots = UploadSlots(limits.MOST_UPLOADS)
     connections = affordable(settings.max_connections)
@@ -143,13 +134,17 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.feed = Feed(database, settings.workspace)
     app.state.preview_waiters = Waiters(previews.MOST_WAITING)
     app.state.prediction_waiters = Waiters(prediction_watch.MOST_WAITING)
-    app.state.plots = Plots(database, search_figures.draw)
+    app.state.plots = Plots(database, figures.draw)
     app.state.key_use = KeyUse(database)
     add_handlers(app)
     # The last one added is the outermost.
     app.add_middleware(Accounting)
     app.add_middleware(
-        Authentication, database=database, auth=settings.auth, key_use=app.state.key_use
+        Authentication,
+        database=database,
+        auth=settings.auth,
+        key_use=app.state.key_use,
+        open_to_all=_OPEN_TO_ALL,
     )
     app.add_middleware(RefusalLog, database=services.database)
     app.add_middleware(BodyLimit, limit=MOST_BODY_BYTES)
@@ -172,7 +167,7 @@ def _routes() -> list[BaseRoute]:
     together = APIRouter(generate_unique_id_function=lambda route: route.name)
     for room in _ROUTERS:
         together.include_router(
-            room.router, dependencies=[Depends(_admit)], responses=openapi.problems(422)
+            room.router, dependencies=[Depends(_admit)], responses=document.problems(422)
         )
     for room in _OPEN_ROUTERS:
         together.include_router(room.router)
@@ -191,7 +186,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     services: Services = app.state.services
     settings = services.settings
     for folder in (settings.files_dir, settings.uploads_dir):
-        await to_thread.run_sync(leftovers.sweep, folder)
+        await to_thread.run_sync(upload_locks.sweep, folder)
     await to_thread.run_sync(disk_space.make_reserve, settings)
     try:
         yield
@@ -204,5 +199,5 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 def _document(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
-        app.openapi_schema = openapi.build(app)
+        app.openapi_schema = document.build(app)
     return app.openapi_schema

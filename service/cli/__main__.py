@@ -1,7 +1,9 @@
 """`python -m service.cli`: how `finetune up` starts its parts, wherever the script lies."""
 
-from service import own_packages
-from service.cli import main
+from service.system import own_packages, quick_imports
+
+with quick_imports.without_collections():
+    from service.cli.app import main
 
 own_packages.come_first()
 main()

@@ -8,40 +8,22 @@ from typing import Annotated
 
 import typer
 from pydantic import ValidationError
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DatabaseError
 
-from service.cli import (
-    actions,
-    audit,
-    checkpoints,
-    docs,
-    doctor,
-    download,
-    files,
-    jobs,
-    keys,
-    login,
-    logs,
-    output,
-    preview,
-    projects,
-    secrets,
-    servers,
-    submit,
-    tasks,
-    try_model,
-    up,
-    usage,
-    validate,
-    watch,
-    webhooks,
-    workers,
-)
-from service.cli.client import GIVEN_PROJECT, ApiError, UnreachableError
+from service.cli import docs, files, tasks
+from service.cli.admin import audit, keys, login, projects, secrets, usage, webhooks, workers
 from service.cli.convert.command import convert_command
-from service.cli.exit_codes import UNREACHABLE, USAGE, UsageError
+from service.cli.jobs import actions, checkpoints, listing, logs, submit, validate, watch
+from service.cli.models import download, try_model
+from service.cli.preview import command
 from service.cli.search import commands as search
-from service.contract import patterns
+from service.cli.servers import doctor, servers, up
+from service.cli.terminal import output
+from service.cli.terminal.client import GIVEN_PROJECT, ApiError, UnreachableError
+from service.cli.terminal.exit_codes import UNREACHABLE, USAGE, UsageError
+from service.contract.fields import patterns
+from service.settings import get_settings
+from service.store.database_faults import described, is_unusable
 from service.store.schema import UnusableSchemaError
 
 _SERVERS = "Run the service"
@@ -88,11 +70,11 @@ def _root(
 _CLIENT_COMMANDS: dict[str, Callable[..., None]] = {
     "submit": submit.submit,
     "validate": validate.validate,
-    "preview": preview.preview,
+    "preview": command.preview,
     "convert": convert_command,
     "watch": watch.watch_command,
-    "list": jobs.list_jobs,
-    "get": jobs.get_job,
+    "list": listing.list_jobs,
+    "get": listing.get_job,
     "pause": actions.pause_job,
     "resume": actions.resume_job,
     "cancel": actions.cancel_job,
@@ -151,8 +133,10 @@ def main() -> None:
     except UnreachableError as error:
         output.complain(str(error))
         sys.exit(UNREACHABLE)
-    except OperationalError as error:
-        output.complain(f"the database cannot be used: {error.orig}")
+    except DatabaseError as error:
+        if not is_unusable(error):
+            raise
+        output.complain(described(get_settings().sqlalchemy_url, error))
         sys.exit(UNREACHABLE)
     except (UsageError, UnusableSchemaError) as error:
         output.complain(str(error))

@@ -8,10 +8,9 @@ from importlib.resources.abc import Traversable
 from typing import Annotated
 
 import typer
-from rich.markdown import Markdown
 
-from service.cli import output
-from service.cli.exit_codes import FAILED, UsageError
+from service.cli.terminal import output
+from service.cli.terminal.exit_codes import FAILED, UsageError
 
 
 def docs(
@@ -65,6 +64,8 @@ def _show(text: str) -> None:
     """Formatted for a terminal; plain Markdown for a file or a pipe."""
     console = output.stdout(soft_wrap=False)
     if console.is_terminal:
+        from rich.markdown import Markdown  # late: every other command would wait for it
+
         console.print(Markdown(text))
     else:
         output.print_text(text)

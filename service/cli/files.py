@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from finetune_client import calls
+from finetune_client.http import calls
 
-from service.cli import durations, output
-from service.cli.client import Client, Json
-from service.cli.exit_codes import UsageError
-from service.contract.dataset import MAX_BAD_FRACTION
+from service.cli.terminal import durations, output
+from service.cli.terminal.client import Client, Json
+from service.cli.terminal.exit_codes import UsageError
+from service.contract.spec.dataset import MAX_BAD_FRACTION
 
 app = typer.Typer(no_args_is_help=True, help="Uploaded data sets.")
 
@@ -22,7 +22,7 @@ def upload(
     purpose: str = "fine-tune",
     expires_after: Annotated[
         str | None,
-        typer.Option(help="Remove it so long after the upload: 1h to 30d. Default: never."),
+        typer.Option(help="Remove it this long after the upload: 1h to 30d. Default: never."),
     ] = None,
     *,
     json: output.AsJson = False,

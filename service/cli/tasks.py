@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from service.cli import output
-from service.cli.client import Client, Json
-from service.cli.exit_codes import UsageError
-from service.cli.layout import labelled
+from service.cli.terminal import output
+from service.cli.terminal.client import Client, Json
+from service.cli.terminal.exit_codes import UsageError
+from service.cli.terminal.layout import labelled
 
 
 def show_tasks(

@@ -85,12 +85,16 @@ class FailureRule:
     is_crash: bool = False
     """It does not count against `max_retries` as long as the job makes progress in between."""
     is_lack: bool = False
-    """The host lacks it now, whoever uses it: the job waits until there is enough, and nothing
-    counts against it."""
+    """The host lacks it now, whichever job uses it: this job waits until there is enough, and its
+    retries do not count."""
     is_prepared_again: bool = False
     """Nothing is wrong with the job: it begins again with `prepare`."""
 
 
+_SET_TOKEN: Final = (
+    "set the secret that it names in `secrets.hub_token` (`finetune secrets set`) or, if it names "
+    "none, FINETUNE_HUB_TOKEN, and restart; then `finetune retry JOB`."
+)
 RULES: Final[dict[FailureCode, FailureRule]] = {
     FailureCode.MISSING_COLUMN: FailureRule(
         action="Map the columns with `dataset.columns`, or rename them in the data, then "
@@ -114,8 +118,8 @@ RULES: Final[dict[FailureCode, FailureRule]] = {
         "path, then submit again.",
     ),
     FailureCode.DATASET_ACCESS_DENIED: FailureRule(
-        action="Request access on the data set's page, set FINETUNE_HUB_TOKEN to a token of "
-        "that account, restart, then `finetune retry JOB`.",
+        action="Request access on the data set's page and give the job a token of that account: "
+        + _SET_TOKEN,
     ),
     FailureCode.UNSUPPORTED_FORMAT: FailureRule(
         action="Set `dataset.format` to the format that the file really has, or convert the "
@@ -135,9 +139,8 @@ RULES: Final[dict[FailureCode, FailureRule]] = {
         "again.",
     ),
     FailureCode.MODEL_ACCESS_DENIED: FailureRule(
-        action="Accept the licence on the model's page, set FINETUNE_HUB_TOKEN to a token of "
-        "that account, restart, then `finetune retry JOB`. The files of a local folder "
-        "must be readable by the worker's user.",
+        action="Accept the licence on the model's page and give the job a token of that account: "
+        f"{_SET_TOKEN} The files of a local folder must be readable by the worker's user.",
     ),
     FailureCode.UNSAFE_WEIGHTS: FailureRule(
         action="Choose a revision with safetensors weights, or run the command in the message "
@@ -226,7 +229,7 @@ RULES: Final[dict[FailureCode, FailureRule]] = {
     FailureCode.SHARED_MEMORY_FULL: FailureRule(
         action="Give the worker's container more shared memory (`shm_size` in "
         "docker-compose.yml, `--shm-size` of docker run; outside containers: the size "
-        "of /dev/shm), or more memory to the stage, of which it may have a quarter "
+        "of /dev/shm), or more memory to the stage: the segment may take a quarter of it "
         "(FINETUNE_STAGE_MEMORY_BYTES). Then `finetune retry JOB`.",
     ),
     FailureCode.GPU_USED_TWICE: FailureRule(
@@ -269,12 +272,11 @@ RULES: Final[dict[FailureCode, FailureRule]] = {
         state=JobState.CANCELLED,
     ),
     FailureCode.HUB_UNAUTHORIZED: FailureRule(
-        action="Set FINETUNE_HUB_TOKEN to a valid token with write access, restart, then "
-        "`finetune retry JOB`.",
+        action=f"Give the job a valid token with write access: {_SET_TOKEN}",
     ),
     FailureCode.HUB_FORBIDDEN: FailureRule(
-        action="Choose a `hub.model_id` in a namespace that the token may write to; or set "
-        "FINETUNE_HUB_TOKEN to a token that may, restart, then `finetune retry JOB`.",
+        action="Choose a `hub.model_id` in a namespace that the token may write to; or give the "
+        f"job a token that may: {_SET_TOKEN}",
     ),
     FailureCode.HUB_CONFLICT: FailureRule(
         retryable=True,
@@ -285,7 +287,7 @@ RULES: Final[dict[FailureCode, FailureRule]] = {
     FailureCode.HUB_RATE_LIMITED: FailureRule(
         retryable=True,
         action="Wait some minutes, then `finetune retry JOB`. Submit fewer jobs at once; "
-        "requests with a FINETUNE_HUB_TOKEN have higher limits.",
+        "requests with a token (`secrets.hub_token`, FINETUNE_HUB_TOKEN) have higher limits.",
         while_retrying="If it persists, submit fewer jobs at once.",
     ),
     FailureCode.HUB_UNAVAILABLE: FailureRule(
@@ -325,7 +327,7 @@ class Failure(BaseModel):
     details: dict[str, Any] = Field(default_factory=dict)
 
     @classmethod
-    def of(
+    def from_code(
         cls, code: FailureCode, message: str, *, action: str | None = None, **details: Any
     ) -> "Failure":
         """A failure with the action that its code prescribes, or a more exact one."""
@@ -353,4 +355,4 @@ class StageError(Exception):
         self, code: FailureCode, message: str, *, action: str | None = None, **details: Any
     ) -> None:
         super().__init__(message)
-        self.failure = Failure.of(code, message, action=action, **details)
+        self.failure = Failure.from_code(code, message, action=action, **details)

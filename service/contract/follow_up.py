@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from service.contract.hub import HubSpec
+from service.contract.spec.hub import HubSpec
 from service.contract.states import Action, Stage
 
 

@@ -1,4 +1,4 @@
-"""What the user of a failed attempt is told to do, once it is known what follows."""
+"""What the user of a failed attempt should do, once it is known what follows."""
 
 import re
 from typing import Final
@@ -32,7 +32,7 @@ def paused(failure: Failure) -> Failure:
 
 
 def final(failure: Failure, attempts: int, *, has_model: bool) -> Failure:
-    """Nothing follows unless the user does something. `has_model`: only the push failed."""
+    """Nothing happens unless the user does something. `has_model`: only the push failed."""
     gave_up = RULES[failure.code].retryable and attempts > 1
     sentences = [
         *([f"Gave up after {attempts} attempts."] if gave_up else []),
@@ -43,8 +43,8 @@ def final(failure: Failure, attempts: int, *, has_model: bool) -> Failure:
 
 
 def crash_limit(last: Failure, crashes: int, stage: str) -> Failure:
-    """The end after so many crashes in a row; the last one says what to do."""
-    return Failure.of(
+    """The end after this many crashes in a row; the last one says what to do."""
+    return Failure.from_code(
         FailureCode.CRASH_LIMIT,
         f"{crashes} attempts in a row at {stage} ended without any progress. "
         f"The last: {last.message}",

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import Any, Final
 
-from service.contract.metric_directions import greater_is_better
-from service.contract.peft import LoraSpec, PeftSpec
-from service.contract.section import UnknownValueError
-from service.contract.spec import JobSpec
-from service.contract.training import TrainingSpec
+from service.contract.fields.section import UnknownValueError
+from service.contract.spec.peft import LoraSpec, PeftSpec
+from service.contract.spec.spec import JobSpec
+from service.contract.spec.training import TrainingSpec
+from service.contract.tasks.metric_directions import greater_is_better
 
 Path = tuple[str, ...]
 

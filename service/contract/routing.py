@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from service.contract.resources import MOST_PROCESSES
-from service.contract.spec import JobSpec
+from service.contract.spec.resources import MOST_PROCESSES
+from service.contract.spec.spec import JobSpec
 from service.contract.states import Stage
 
 CPU_QUEUE: Final = "cpu"
@@ -23,13 +23,13 @@ class MessageKind(StrEnum):
     PREVIEW = "preview"
     PREDICTION = "prediction"
     SEARCH = "search"
-    """MLflow lacks something of the search with this id."""
+    """The search with this id has data that MLflow lacks."""
     MLFLOW_REMOVAL = "mlflow_removal"
     """The files of the run with this id are to be removed from MLflow."""
 
 
 class Message(NamedTuple):
-    """Wakes a worker that looks at what has this id. The row in the database is the truth."""
+    """Wakes a worker that reads the row with this id. The row in the database is the truth."""
 
     kind: MessageKind
     id: str
@@ -38,7 +38,7 @@ class Message(NamedTuple):
 
 
 def gpu_queue(gpus: int) -> str:
-    """The queue of trainings that need so many GPUs; without a number, that of one GPU."""
+    """The queue of trainings that need this many GPUs; without a number, that of one GPU."""
     return GPU_QUEUE if gpus < 2 else f"{GPU_QUEUE}.{gpus}"
 
 

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from service.contract import patterns
-from service.contract.secrets import SecretName
-from service.contract.section import SpecModel
+from service.contract.fields import patterns
+from service.contract.fields.section import SpecModel
+from service.contract.fields.types import SecretName
 from service.contract.states import JobState
 
 DAY_SECONDS: Final = 86400.0
@@ -141,7 +141,8 @@ _BY_KIND: Final = {
 
 
 def types_of(kind: str, data: dict[str, Any]) -> tuple[EventType, ...]:
-    """What an event of a job's history is to receivers; nothing for most of them."""
+    """The types of webhook events that an event of a job's history becomes; none for most of
+    them."""
     to = data.get("to")
     if to in _BY_STATE:
         return _BY_STATE[JobState(to)]
@@ -174,3 +175,8 @@ def wait_seconds(tries: int, jitter: float) -> float:
     """Between the failure of try number `tries`, from 1, and the next one. `jitter`: 0 to 1."""
     wait = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 3.0 ** min(tries - 1, 20))
     return wait * (0.8 + 0.4 * jitter)
+
+
+def secret_name(webhook_id: str) -> str:
+    """Under which an endpoint's secret is sealed; no secret of a project is called so."""
+    return f"webhooks/{webhook_id}"

@@ -1,4 +1,4 @@
-"""The one shape of what the reconciler does by itself: run once, wait, and wait longer in an
+"""The shape of every background loop of the reconciler: run once, wait, and wait longer in an
 outage."""
 
 import threading
@@ -61,7 +61,7 @@ class BackgroundLoop(ABC):
 
     @abstractmethod
     def step(self) -> None:
-        """All of it once. Whatever it raises, it is called again."""
+        """One round. Whatever it raises, it is called again."""
 
     def run(self, stop: threading.Event) -> None:
         """Step until `stop` is set; an outage of database or broker only slows it down."""

@@ -6,9 +6,9 @@ from sqlalchemy.orm import Session
 
 from service.contract import follow_up
 from service.contract.follow_up import Promote, Publish
-from service.contract.hub import HubSpec
 from service.contract.routing import CPU_QUEUE, Message
-from service.contract.spec import SPEC_VERSION, JobSpec
+from service.contract.spec.hub import HubSpec
+from service.contract.spec.spec import SPEC_VERSION, JobSpec
 from service.contract.states import ACTIONS, ENDED, Action, JobState, Stage
 from service.errors import (
     ArtifactGoneError,
@@ -21,19 +21,13 @@ from service.jobs import removal, stage_outputs
 from service.jobs.dispatch import Dispatcher
 from service.jobs.submissions import uploads
 from service.settings import Settings
-from service.store import (
-    files,
-    follow_ups,
-    jobs,
-    lineage,
-    queries,
-    quotas,
-    retention,
-    user_actions,
-)
 from service.store.database import Database
-from service.store.models import JobRow
+from service.store.files import files, retention
+from service.store.jobs import follow_ups, lineage, messages, queries, user_actions
+from service.store.jobs import state as jobs
+from service.store.projects import quotas
 from service.store.scope import Scope
+from service.store.tables.jobs import JobRow
 
 log = structlog.get_logger(__name__)
 
@@ -46,7 +40,7 @@ def cancel(database: Database, dispatcher: Dispatcher, scope: Scope, job_id: str
     """
     with database.write() as session:
         row = _living(session, scope, job_id)
-        state, message = user_actions.cancel(session, row), jobs.message(row, CPU_QUEUE)
+        state, message = user_actions.cancel(session, row), messages.message(row, CPU_QUEUE)
     if state is JobState.CANCELLED:
         # If the job has a run in MLflow already, a worker ends it too.
         dispatcher.enqueue(message)
@@ -70,7 +64,7 @@ def resume(database: Database, dispatcher: Dispatcher, scope: Scope, job_id: str
     with database.write() as session:
         row = _not_cancelling(session, scope, job_id)
         was, state = row.state, user_actions.resume(session, row)
-        message = jobs.message(row)
+        message = messages.message(row)
     if was == JobState.PAUSED:
         _enqueue(database, dispatcher, message)
     return state
@@ -81,10 +75,10 @@ def retry(
 ) -> JobState:
     """Queue a failed or cancelled job at the stage that failed, its checkpoints kept.
 
-    When what that stage needs is gone it begins at the earlier stage that makes it
+    If what that stage needs was removed, it begins at the earlier stage that makes it
     (service/jobs/stage_outputs.py). Raises JobNotFoundError, WrongStateError for any other state,
     and DataGoneError or SourceJobError when it has to be prepared again and an uploaded file, or
-    the model of the job that it begins with, is gone.
+    the model of the job that it begins with, was removed.
     """
     with database.write() as session:
         retention.lock_products(session)
@@ -96,7 +90,7 @@ def retry(
         stage, missing = _first_stage(session, row, Stage(row.stage), settings)
         quotas.require_queue_room(session, [row.project_id])
         state = user_actions.retry(session, row, stage, missing)
-        message = jobs.message(row)
+        message = messages.message(row)
     _enqueue(database, dispatcher, message)
     return state
 
@@ -186,7 +180,7 @@ def _follow_up(
     stage, missing = _first_stage(session, row, wanted.stage, settings)
     quotas.require_queue_room(session, [row.project_id])
     follow_ups.begin(session, row, wanted, stage, missing)
-    return jobs.message(row)
+    return messages.message(row)
 
 
 def _first_stage(
@@ -287,7 +281,7 @@ def _enqueue(database: Database, dispatcher: Dispatcher, message: Message) -> No
         return
     try:
         with database.write(audited=False) as session:
-            jobs.mark_sent(session, [message.id], dispatcher.republish_seconds)
+            messages.mark_sent(session, [message.id], dispatcher.republish_seconds)
     except SQLAlchemyError as error:
         # The message is sent: the job only gets a second one.
         log.warning("message.sent_mark_failed", job_id=message.id, error=str(error))

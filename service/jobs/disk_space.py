@@ -57,7 +57,7 @@ def space(settings: Settings) -> Space:
 
 
 def make_reserve(settings: Settings) -> None:
-    """Unless it is there, or there is no room for it."""
+    """Make the reserve unless it exists or the disk has too little space for it."""
     path, now = settings.home / RESERVE, space(settings)
     size = now.kept // _SHARE_OF_KEPT
     if size == 0 or path.exists() or now.free < 2 * size:

@@ -11,16 +11,12 @@ from service.contract.routing import CPU_QUEUE, Message, MessageKind
 from service.jobs.background_loop import BackgroundLoop, BrokerUnreachableError
 from service.jobs.dispatch import Dispatcher
 from service.settings import Settings
-from service.store import (
-    endings,
-    jobs,
-    mlflow_removals,
-    prediction_claims,
-    preview_claims,
-    search_tracking,
-    workers,
-)
 from service.store.database import Database
+from service.store.interactive import prediction_claims, preview_claims
+from service.store.jobs import endings
+from service.store.jobs import messages as job_messages
+from service.store.scheduling import registration
+from service.store.tracking import jobs, removals, searches
 
 log = structlog.get_logger(__name__)
 
@@ -32,7 +28,7 @@ class Outbox(NamedTuple):
     name: str
     due: Callable[[Session, int], list[Message]]
     mark_sent: Callable[[Session, list[str], float], None]
-    """What the broker accepted is not due again for so many seconds."""
+    """What the broker accepted is not due again for this many seconds."""
 
 
 class Reconciler(BackgroundLoop):
@@ -51,19 +47,19 @@ class Reconciler(BackgroundLoop):
             Outbox(
                 "predictions", partial(predictions.due, alive_seconds=alive), predictions.mark_sent
             ),
-            Outbox("jobs", jobs.due, jobs.mark_sent),
-            # A worker sends to MLflow what it lacks of an ended job or of a search, and removes
-            # the files of a run.
+            Outbox("jobs", job_messages.due, job_messages.mark_sent),
+            # Workers send unsent data of ended jobs and of searches to MLflow, and remove the files
+            # of a run.
             Outbox("ended jobs", _last(MessageKind.JOB, jobs.untracked), jobs.postpone_tracking),
             Outbox(
                 "searches",
-                _last(MessageKind.SEARCH, search_tracking.untracked),
-                search_tracking.postpone,
+                _last(MessageKind.SEARCH, searches.untracked),
+                searches.postpone,
             ),
             Outbox(
                 "removals from MLflow",
-                _last(MessageKind.MLFLOW_REMOVAL, mlflow_removals.due),
-                mlflow_removals.postpone,
+                _last(MessageKind.MLFLOW_REMOVAL, removals.due),
+                removals.postpone,
             ),
         )
 
@@ -87,8 +83,8 @@ class Reconciler(BackgroundLoop):
 
     def _remove_silent_workers(self) -> None:
         with self._database.write() as session:
-            gone = workers.remove_silent(session, self._settings.lease_seconds)
-        for worker_id in gone:
+            silent = registration.remove_silent(session, self._settings.lease_seconds)
+        for worker_id in silent:
             log.warning("worker.heartbeat_expired", worker=worker_id)
 
     def _recover_previews_and_predictions(self) -> None:
@@ -103,7 +99,7 @@ class Reconciler(BackgroundLoop):
     def _send_all_again_if_lost(self) -> None:
         if self._dispatcher.was_emptied():
             with self._database.write() as session:
-                again = jobs.send_all_again(session)
+                again = job_messages.send_all_again(session)
             log.info("broker.emptied", resent=again)
 
     def _send_due(self, outbox: Outbox) -> None:

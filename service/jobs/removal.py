@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.store import retention
+from service.store import removals
 from service.store.database import Database
 
 log = structlog.get_logger(__name__)
@@ -23,20 +23,20 @@ def remove_paths(database: Database, home: Path, paths: Iterable[str]) -> None:
         try:
             remove_tree(home / path)
             with database.write() as session:
-                retention.removed(session, path)
+                removals.forget(session, path)
         except (OSError, SQLAlchemyError) as error:
             log.warning("removal.failed", path=path, error=str(error))
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder with its contents, or a file; a missing file is no error."""
+    """Remove a folder with its contents, or a file; it may be missing already."""
     if folder.is_file():
         folder.unlink(missing_ok=True)
     else:
-        shutil.rmtree(folder, onerror=_unless_gone)
+        shutil.rmtree(folder, onerror=_unless_missing)
 
 
-def _unless_gone(_function: Any, _path: str, info: Any) -> None:
+def _unless_missing(_function: Any, _path: str, info: Any) -> None:
     error = info[1]
     if not isinstance(error, FileNotFoundError):
         raise error

@@ -12,27 +12,20 @@ from typing import Final
 
 import structlog
 
-from service import locked_folder
-from service.contract import prepared_data, project_cache
+from service.contract.stage import prepared_data, project_cache
 from service.errors import UploadInUseError, UploadNotFoundError
 from service.jobs import disk_space, removal
 from service.jobs.background_loop import BackgroundLoop
 from service.settings import Settings
-from service.store import (
-    audit,
-    deliveries,
-    files,
-    jobs,
-    prediction_claims,
-    preview_claims,
-    quotas,
-    retention,
-    uploads,
-    usage,
-)
-from service.store.database import Database
-from service.store.retention import EndedJob
+from service.store import removals
+from service.store.database import Database, clock
+from service.store.files import files, retention, uploads
+from service.store.files.retention import EndedJob
+from service.store.interactive import prediction_claims, preview_claims
+from service.store.projects import audit, quotas, usage
 from service.store.scope import EVERYTHING
+from service.store.webhooks import deliveries
+from service.system import locked_folder
 
 log = structlog.get_logger(__name__)
 
@@ -51,7 +44,7 @@ class Limits:
     bytes: int | None
 
     @classmethod
-    def of(cls, days: float | None, size: int | None) -> "Limits":
+    def from_days(cls, days: float | None, size: int | None) -> "Limits":
         return cls(None if days is None else days * _DAY, size)
 
     @property
@@ -67,21 +60,22 @@ class Item:
 
 
 def prune(items: Iterable[Item], limits: Limits, remove: Callable[[Item], bool]) -> list[str]:
-    """Remove what is too old, then what is too much, the longest idle first; what went.
+    """Remove what is too old, then what is too much, the longest idle first. Returns the keys of
+    the removed items.
 
-    `remove` says whether the item could go: in the place of one that is needed goes the next one.
-    What is too young to go counts for the size all the same.
+    `remove` returns whether the item could be removed; if it is needed, the next one is removed
+    instead. Items that are too young to be removed count for the size, too.
     """
     oldest_first = sorted(items, key=lambda item: -item.idle_seconds)
     total = sum(item.bytes for item in oldest_first)
-    gone = []
+    removed = []
     for item in oldest_first:
         too_old = limits.seconds is not None and item.idle_seconds > limits.seconds
         too_much = limits.bytes is not None and total > limits.bytes
         if item.idle_seconds >= GRACE_SECONDS and (too_old or too_much) and remove(item):
             total -= item.bytes
-            gone.append(item.key)
-    return gone
+            removed.append(item.key)
+    return removed
 
 
 class Retention(BackgroundLoop):
@@ -96,7 +90,7 @@ class Retention(BackgroundLoop):
     def step(self) -> None:
         """All kinds once; first the folders that earlier runs scheduled for removal."""
         with self._database.read() as session:
-            scheduled_removals = retention.scheduled_removals(session, _BATCH)
+            scheduled_removals = removals.due(session, _BATCH)
         removal.remove_paths(self._database, self._settings.home, scheduled_removals)
         self._account()
         self._prune_workspaces()
@@ -113,7 +107,7 @@ class Retention(BackgroundLoop):
         predictions, deliveries of webhooks."""
         with self._database.write() as session:
             stored = quotas.stored_by_project(session, EVERYTHING)
-            usage.note_bytes(session, stored, jobs.clock(session))
+            usage.note_bytes(session, stored, clock(session))
             audit.forget(session, self._settings.audit_days)
             preview_claims.LEASES.forget(session)
             prediction_claims.LEASES.forget(session)
@@ -123,11 +117,11 @@ class Retention(BackgroundLoop):
 
     def _prune_workspaces(self) -> None:
         given = self._settings
-        limits = Limits.of(given.retention_workspace_days, given.retention_workspace_bytes)
+        limits = Limits.from_days(given.retention_workspace_days, given.retention_workspace_bytes)
         if not limits.are_set:
             return
         with self._database.read() as session:
-            now = jobs.clock(session)
+            now = clock(session)
             ended = {job.id: job for job in retention.ended_jobs(session)}
         if limits.bytes is not None:
             self._sizes = {job: self._size(job) for job in ended.values()}
@@ -156,11 +150,11 @@ class Retention(BackgroundLoop):
 
     def _prune_uploads(self) -> None:
         given = self._settings
-        limits = Limits.of(given.retention_upload_days, given.retention_upload_bytes)
+        limits = Limits.from_days(given.retention_upload_days, given.retention_upload_bytes)
         if not limits.are_set:
             return
         with self._database.read() as session:
-            now = jobs.clock(session)
+            now = clock(session)
             items = [
                 Item(upload.id, (now - upload.used_at).total_seconds(), upload.bytes)
                 for upload in retention.uploads(session)
@@ -181,20 +175,20 @@ class Retention(BackgroundLoop):
     def _remove_expired_files(self) -> None:
         with self._database.read() as session:
             expired = files.expired(session, EVERYTHING)
-        gone = []
+        removed = []
         for file_id in expired:
             with self._database.write() as session:
                 path = files.remove_expired(session, EVERYTHING, file_id)
             if path is not None:
                 removal.remove_paths(self._database, self._settings.home, [path])
-                gone.append(file_id)
-        _log_removed("expired file", gone)
+                removed.append(file_id)
+        _log_removed("expired file", removed)
 
     def _expire_uploads(self) -> None:
         """End the uploads in parts that have expired, but none that is being completed."""
         with self._database.read() as session:
             expired = uploads.expired(session, EVERYTHING)
-        gone = []
+        removed = []
         for upload_id in expired:
             with locked_folder.if_free(self._settings.uploads_dir / upload_id) as is_free:
                 if not is_free:
@@ -202,8 +196,8 @@ class Retention(BackgroundLoop):
                 with self._database.write() as session:
                     path = uploads.expire(session, EVERYTHING, upload_id)
             removal.remove_paths(self._database, self._settings.home, [path])
-            gone.append(upload_id)
-        _log_removed("expired upload", gone)
+            removed.append(upload_id)
+        _log_removed("expired upload", removed)
         with self._database.write() as session:
             uploads.forget(session, EVERYTHING)
 
@@ -211,7 +205,7 @@ class Retention(BackgroundLoop):
 
     def _prune_prepared(self, what: str, folder: str) -> None:
         given = self._settings
-        limits = Limits.of(given.retention_prepared_days, given.retention_prepared_bytes)
+        limits = Limits.from_days(given.retention_prepared_days, given.retention_prepared_bytes)
         if not limits.are_set:
             return
         items: list[Item] = []
@@ -235,7 +229,7 @@ class Retention(BackgroundLoop):
                 if key in retention.prepared_in_use(session):
                     return False
                 began = retention.first_running_prepare(session)
-                running = (jobs.clock(session) - began).total_seconds() if began else 0.0
+                running = (clock(session) - began).total_seconds() if began else 0.0
                 # What a running `prepare` has found is not in its job's row yet. Two lengths of
                 # time, each by one clock: of the database, and of the file system.
                 if prepared_data.idle_seconds(root, key) < running + GRACE_SECONDS:
@@ -262,7 +256,8 @@ def _entries(root: Path, cache_dir: Path) -> list[Item]:
 
 
 def _remove_leftovers(root: Path) -> None:
-    """What was renamed but not removed, and what a killed `prepare` left half built."""
+    """Remove folders that were renamed but not removed, and those that a killed `prepare` left half
+    built."""
     for folder in [*root.glob(f"*{_PRUNED}"), *root.glob(f"*{_PARTIAL}")]:
         with prepared_data.locked_if_free(root, folder.stem) as free:
             if free:
@@ -270,7 +265,8 @@ def _remove_leftovers(root: Path) -> None:
 
 
 def _tree_bytes(folder: Path) -> int:
-    """Of all files under `folder`, links not followed; files that vanish meanwhile count 0."""
+    """Bytes of all files under `folder`, links not followed; files that vanish meanwhile count
+    0."""
     total = 0
     for where, _, names in os.walk(folder):
         for name in names:
@@ -281,6 +277,6 @@ def _tree_bytes(folder: Path) -> int:
     return total
 
 
-def _log_removed(what: str, gone: list[str]) -> None:
-    if gone:
-        log.info("retention.removed", what=what, count=len(gone), ids=gone[:20])
+def _log_removed(what: str, ids: list[str]) -> None:
+    if ids:
+        log.info("retention.removed", what=what, count=len(ids), ids=ids[:20])

@@ -3,19 +3,19 @@
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from service.contract import home_paths
-from service.contract.stages import PrepareResult
+from service.contract.stage import home_paths
+from service.contract.stage.stages import PrepareResult
 from service.contract.states import Stage
 from service.settings import Settings
-from service.store.models import JobRow
+from service.store.tables.jobs import JobRow
 
 
 def first_stage(
     job: JobRow, stage: Stage, settings: Settings, lost: Collection[str]
 ) -> tuple[Stage, list[str]]:
-    """The stage to begin with, an earlier one if its outputs are gone; and what is gone.
+    """The stage to begin with, an earlier one if its inputs were removed; and what is missing.
 
-    `lost`: ids of jobs whose files are gone or about to go.
+    `lost`: ids of jobs whose files were or will be removed.
 
     `publish` needs the finished model, `train` the prepared data, the base model and its
     tokenizer. Without a checkpoint `train` begins at its first step.
@@ -25,9 +25,9 @@ def first_stage(
         missing.append("finished_model")
         stage = Stage.TRAIN
     if stage is Stage.TRAIN:
-        gone = list(_gone_of_prepare(job, settings, lost))
-        if gone:
-            missing += gone
+        of_prepare = list(_missing_of_prepare(job, settings, lost))
+        if of_prepare:
+            missing += of_prepare
             stage = Stage.PREPARE
     return stage, missing
 
@@ -40,22 +40,22 @@ def model_is_there(job: JobRow, settings: Settings) -> bool:
     return job.workspace_pruned_at is None and folder.is_dir()
 
 
-def _gone_of_prepare(job: JobRow, settings: Settings, lost: Collection[str]) -> Iterator[str]:
+def _missing_of_prepare(job: JobRow, settings: Settings, lost: Collection[str]) -> Iterator[str]:
     prepared = PrepareResult.of_results(job.results, settings.home)
     assert prepared is not None, "its stage comes after `prepare`"
     needed = prepared.folders()
     if prepared.resume_source is not None:
         needed["checkpoint_of_other_job"] = prepared.resume_source.folder
-    going = [settings.workspace(each) for each in lost]
+    doomed = [settings.workspace(each) for each in lost]
     if job.workspace_pruned_at is not None:
-        going.append(settings.workspace(job.id))
+        doomed.append(settings.workspace(job.id))
     for name, folder in needed.items():
-        if not home_paths.is_there(folder, settings.home) or _is_in(going, folder):
+        if not home_paths.is_there(folder, settings.home) or _is_in(doomed, folder):
             yield name
 
 
-def _is_in(going: Collection[Path], folder: Path) -> bool:
+def _is_in(doomed: Collection[Path], folder: Path) -> bool:
     """Whether `folder`, or what its links lead to, is among files that are about to go."""
     links = (path for path in folder.iterdir() if path.is_symlink())
     places = [folder.resolve(), *(link.resolve() for link in links)]
-    return any(place.is_relative_to(root.resolve()) for root in going for place in places)
+    return any(place.is_relative_to(root.resolve()) for root in doomed for place in places)

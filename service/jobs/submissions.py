@@ -13,23 +13,25 @@ from typing import Generic, TypeVar
 
 from sqlalchemy.orm import Session
 
-from service.contract import splits
-from service.contract.dataset import UploadDataset
-from service.contract.events import Notice
 from service.contract.routing import queue_for
-from service.contract.spec import JobSpec
+from service.contract.spec import splits
+from service.contract.spec.dataset import UploadDataset
+from service.contract.spec.spec import JobSpec
+from service.contract.stage.events import Notice
 from service.contract.states import STAGE_ORDER
 from service.jobs.dispatch import Dispatcher
-from service.store import audit, create_calls, files, idempotency, jobs, lineage, queries, quotas
-from service.store.create_calls import Attempt
-from service.store.database import Database, is_outage
-from service.store.jobs import New
-from service.store.models import JobRow
-from service.store.owner_models import DEFAULT_PROJECT
+from service.store.database import Database, clock, is_outage
+from service.store.files import files
+from service.store.jobs import create_calls, idempotency, lineage, messages, queries, state
+from service.store.jobs.create_calls import Attempt
+from service.store.jobs.state import NewJob
+from service.store.projects import audit, quotas
 from service.store.scope import Scope
+from service.store.tables.jobs import JobRow
+from service.store.tables.projects import DEFAULT_PROJECT
 
-Given = TypeVar("Given")
-Made = TypeVar("Made")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class Submissions:
         QuotaExceededError and ProjectArchivedError where the project takes no such job.
         """
         by = audit.current()
-        new = New(jobs.new_job_id(), project_id, spec, cloned_from, notices, by)
+        new = NewJob(state.new_job_id(), project_id, spec, cloned_from, notices, by)
         if by is not None:
             by.target, by.project_id = new.job_id, project_id
         if idempotency_key is not None:
@@ -94,7 +96,7 @@ class Submissions:
         else:
             made = self._group.run(new)
         if made.job is not None:
-            self._dispatcher.enqueue_soon(jobs.message(made.job))
+            self._dispatcher.enqueue_soon(messages.message(made.job))
         return made
 
     def earlier(self, project_id: str, key: str, request_sha256: str) -> str | None:
@@ -110,7 +112,7 @@ class Submissions:
         """An attempt after `count` earlier ones of the same call; `received_at` is by
         time.monotonic()."""
         with self._database.read() as session:
-            now = jobs.clock(session)
+            now = clock(session)
         # How long it waited is measured after the clock was read, so that it never seems to have
         # begun later than it did: a later attempt may have made the job while this one waited.
         return Attempt(
@@ -127,7 +129,7 @@ class Submissions:
 
     def _make_once(
         self,
-        new: New,
+        new: NewJob,
         earlier_job: Callable[[Session, str], str | None],
         remember: Callable[..., None],
     ) -> Submitted:
@@ -139,15 +141,15 @@ class Submissions:
             remember(session, new.project_id, job_id=new.job_id)
         return made
 
-    def _make(self, new: Sequence[New]) -> list[Submitted]:
+    def _make(self, new: Sequence[NewJob]) -> list[Submitted]:
         with self._database.write(audited=False) as session:
             return self._insert(session, new)
 
-    def _insert(self, session: Session, new: Sequence[New]) -> list[Submitted]:
+    def _insert(self, session: Session, new: Sequence[NewJob]) -> list[Submitted]:
         return insert(session, new, due_in=self._dispatcher.head_start)
 
 
-def insert(session: Session, new: Sequence[New], *, due_in: float) -> list[Submitted]:
+def insert(session: Session, new: Sequence[NewJob], *, due_in: float) -> list[Submitted]:
     """Make jobs in a transaction of the caller's, who sends their messages after COMMIT; after
     `due_in` seconds the reconciler does. Raises DataGoneError, SourceJobError, QuotaExceededError
     and ProjectArchivedError."""
@@ -160,7 +162,7 @@ def insert(session: Session, new: Sequence[New], *, due_in: float) -> list[Submi
         new = _within_limits(session, new)
         arrivals = _arrivals(session, new)
     now = arrivals[-1].now
-    rows = jobs.insert_all(session, new, now=now, due_in=due_in)
+    rows = state.insert_all(session, new, now=now, due_in=due_in)
     lineage.note(session, [(one.job_id, one.spec) for one in new])
     audit.write_all(session, [one.by for one in new], now)
     made = []
@@ -171,7 +173,7 @@ def insert(session: Session, new: Sequence[New], *, due_in: float) -> list[Submi
     return made
 
 
-def _arrivals(session: Session, new: Sequence[New]) -> list[queries.Arrival]:
+def _arrivals(session: Session, new: Sequence[NewJob]) -> list[queries.Arrival]:
     wanted = [
         (one.project_id, queue_for(STAGE_ORDER[0], one.spec), one.spec.priority) for one in new
     ]
@@ -179,7 +181,7 @@ def _arrivals(session: Session, new: Sequence[New]) -> list[queries.Arrival]:
     return [found[each] for each in wanted]
 
 
-def _within_limits(session: Session, new: Sequence[New]) -> list[New]:
+def _within_limits(session: Session, new: Sequence[NewJob]) -> list[NewJob]:
     """The jobs with the priorities that their projects allow. Raises QueueQuotaError,
     PriorityQuotaError, ProjectArchivedError."""
     highest = quotas.require_queue_room(session, [one.project_id for one in new])
@@ -189,22 +191,22 @@ def _within_limits(session: Session, new: Sequence[New]) -> list[New]:
     ]
 
 
-class GroupCommit(Generic[Given, Made]):
+class GroupCommit(Generic[Item, Result]):
     """Runs the requests of several threads as one batch.
 
     Requests that arrive while a batch runs wait; one of them then runs all of them.
     """
 
-    def __init__(self, do: Callable[[list[Given]], list[Made]]) -> None:
+    def __init__(self, do: Callable[[list[Item]], list[Result]]) -> None:
         """`do` raises if nothing was done, or a database error if that is unknown."""
         self._do = do
         self._lock = threading.Lock()
         self._turn = threading.Lock()
-        self._waiting: list[tuple[Given, Future[Made]]] = []
+        self._waiting: list[tuple[Item, Future[Result]]] = []
 
-    def run(self, given: Given) -> Made:
+    def run(self, given: Item) -> Result:
         """The result of `do` for this request, or what it raised."""
-        mine: Future[Made] = Future()
+        mine: Future[Result] = Future()
         with self._lock:
             self._waiting.append((given, mine))
         with self._turn:
@@ -214,7 +216,7 @@ class GroupCommit(Generic[Given, Made]):
                 self._do_all(batch)
         return mine.result()
 
-    def _do_all(self, batch: list[tuple[Given, Future[Made]]]) -> None:
+    def _do_all(self, batch: list[tuple[Item, Future[Result]]]) -> None:
         try:
             made = self._do([given for given, _ in batch])
         except BaseException as error:

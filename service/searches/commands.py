@@ -9,10 +9,14 @@ from service.contract.states import ENDED, JobState
 from service.errors import SearchEndedError, SearchStateError
 from service.jobs import removal
 from service.settings import Settings
-from service.store import audit, jobs, lineage, mlflow_removals, quotas, searches, user_actions
 from service.store.database import Database
-from service.store.models import SearchRow
+from service.store.jobs import lineage, user_actions
+from service.store.jobs import state as jobs
+from service.store.projects import audit, quotas
 from service.store.scope import Scope
+from service.store.searches import state as searches
+from service.store.tables.searches import SearchRow
+from service.store.tracking import removals
 
 _PAUSED = (JobState.PAUSING, JobState.PAUSED)
 
@@ -123,8 +127,8 @@ def delete(database: Database, settings: Settings, scope: Scope, search_id: str)
     """Delete an ended search and its trials' jobs with their folders and their files in MLflow;
     what is on the Hub stays.
 
-    Raises SearchNotFoundError, SearchStateError for one that has not ended, or a job of which the
-    user runs again, and JobInUseError while an unfinished job begins with the model of one.
+    Raises SearchNotFoundError; SearchStateError if it has not ended, or the user runs one of its
+    jobs again; JobInUseError while an unfinished job begins with the model of one.
     """
     with database.write() as session:
         row = searches.lock(session, scope, search_id)
@@ -139,7 +143,7 @@ def delete(database: Database, settings: Settings, scope: Scope, search_id: str)
             _remove_job(session, scope, job_id)
             for job_id, _ in searches.jobs_of(session, scope, search_id)
         ]
-        mlflow_removals.schedule(session, row.mlflow_run_id, is_final=row.tracking_final)
+        removals.schedule(session, row.mlflow_run_id, is_final=row.tracking_final)
         session.delete(row)
     removal.remove_paths(database, settings.home, [folder for folder in folders if folder])
 

@@ -1,4 +1,4 @@
-"""When the failures of trials mean that the whole search cannot succeed: it says so once."""
+"""Detects when the failures of trials mean that the whole search cannot succeed."""
 
 from typing import Any, Final
 
@@ -7,16 +7,16 @@ from service.contract.search.states import TrialState
 from service.contract.states import Stage
 from service.searches.memory import Memory
 from service.searches.plan import Plan
-from service.store.search_trials import Facts
+from service.store.searches.trials import Facts
 
 _SAME_FAILURES: Final = 3
-"""So many trials in a row from the first one on."""
+"""Failed trials in a row, from the first one on, that end the search."""
 _OF_TRAINING: Final = ("training.", "peft.")
-"""Sections that data is prepared the same without."""
+"""Sections that do not change how data is prepared."""
 
 
 def shared_failure(memory: Memory, facts: Facts, plan: Plan) -> Failure | None:
-    """The failure of the whole search, if what failed in this look decides it."""
+    """The failure of the whole search, if what failed in this pass decides it."""
     failed = [
         (number, columns["failure"])
         for number, columns in plan.trials.items()
@@ -67,5 +67,9 @@ def _of_first_trials(
 
 def _as_failure(failure: dict[str, Any] | None, message: str) -> Failure:
     if failure is None:
-        return Failure.of(FailureCode.INVALID_OPTION, message)
+        return Failure.from_code(
+            FailureCode.INVALID_OPTION,
+            message,
+            action="See why with `finetune search trials`, change the spec, and submit it again.",
+        )
     return Failure.model_validate(failure).model_copy(update={"message": message})

@@ -1,4 +1,4 @@
-"""What a reconciler remembers of a search between two looks: the history at one version.
+"""What a reconciler remembers of a search between two passes: the history at one version.
 
 It can be dropped at any time: SQL has everything that it is made from.
 """
@@ -10,20 +10,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from service.contract.fields.section import Acceptance
 from service.contract.search import defaults, resources
 from service.contract.search.pruners import AshaPruner, HyperbandPruner
 from service.contract.search.samplers import GridSampler
 from service.contract.search.spec import SearchSpec
 from service.contract.search.states import TrialState
-from service.contract.section import Acceptance
-from service.store import searches
+from service.store.searches import state
 from service.studies.best import Best
 from service.studies.halving import Halving
 from service.studies.history import Trial
 
 if TYPE_CHECKING:
     from service.searches.plan import Origin
-    from service.store.search_trials import Stored
+    from service.store.searches.trials import Stored
     from service.studies.study import Study
 
 Refusals = Callable[[Any, SearchSpec | None], list[str]]
@@ -50,7 +50,7 @@ class Memory:
         self.given = row.spec
         self.spec = SearchSpec.model_validate(row.spec, context=Acceptance())
         self.firsts = _firsts(self.spec)
-        self.trials = searches.as_history(stored.trials, stored.reports)
+        self.trials = state.as_history(stored.trials, stored.reports)
         self.job_ids = {trial.number: trial.job_id for trial in stored.trials}
         self.failure_codes = {
             trial.number: trial.failure["code"]

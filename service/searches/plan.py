@@ -1,11 +1,11 @@
-"""What one look at a search has decided: written in one transaction, or not at all."""
+"""What one pass over a search has decided: written in one transaction, or not at all."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
 from service.contract.failures import Failure
-from service.contract.spec import JobSpec
+from service.contract.spec.spec import JobSpec
 from service.contract.states import JobState
 
 Origin = Literal["template", "enqueued", "sampled"]

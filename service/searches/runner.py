@@ -1,6 +1,6 @@
 """Carries searches on: reads what their trials have done, decides, and writes what follows.
 
-Any number of reconcilers may do it at once, and each may be killed at any time: a look writes one
+Any number of reconcilers may do it at once, and each may be killed at any time: a pass writes one
 version of its search in one transaction, or nothing.
 """
 
@@ -20,17 +20,18 @@ from service.searches.decide import decide
 from service.searches.memory import Memory, Refusals
 from service.searches.write import StaleError, send, write
 from service.settings import Settings
-from service.store import retention, search_trials, searches
 from service.store.database import Database
+from service.store.files import retention
 from service.store.scope import EVERYTHING
-from service.store.search_trials import Facts
+from service.store.searches import state, trials
+from service.store.searches.trials import Facts
 
 log = structlog.get_logger(__name__)
 
 _BATCH: Final = 1000
 _MOST_REMEMBERED: Final = 100
 _WAIT_SECONDS: Final = 10.0
-"""After a quota, or what the machine lacks, refused a trial."""
+"""After a quota, or a lack of the machine, refused a trial."""
 _BUG_SECONDS: Final = 60.0
 
 
@@ -54,16 +55,16 @@ class SearchRunner(BackgroundLoop):
         self._memories: OrderedDict[str, Memory] = OrderedDict()
 
     def step(self) -> None:
-        """Look once at every search that has not ended."""
+        """Make one pass over every search that has not ended."""
         with self._database.read() as session:
-            search_ids = search_trials.due(session, _BATCH)
+            search_ids = trials.due(session, _BATCH)
         for search_id in search_ids:
-            self._look_guarded(search_id)
+            self._advance_safely(search_id)
         self._clean()
 
-    def _look_guarded(self, search_id: str) -> None:
+    def _advance_safely(self, search_id: str) -> None:
         try:
-            self._look(search_id)
+            self._advance(search_id)
         except SQLAlchemyError:
             self._forget(search_id)
             raise
@@ -73,15 +74,15 @@ class SearchRunner(BackgroundLoop):
             log.exception("search.failed_to_continue", search_id=search_id)
             self._wait(search_id, "internal", f"{type(error).__name__}: {error}", _BUG_SECONDS)
 
-    def _look(self, search_id: str) -> None:
+    def _advance(self, search_id: str) -> None:
         with self._database.read() as session:
-            facts = search_trials.facts(session, search_id)
+            facts = trials.facts(session, search_id)
         if facts is None:
             self._forget(search_id)
             return
         memory = self._memory(search_id, facts.row.version)
         if memory is None:
-            return  # it has changed since: the next look sees how
+            return  # it has changed since: the next pass sees how
         try:
             self._continue(facts, memory)
         except StaleError:
@@ -115,7 +116,7 @@ class SearchRunner(BackgroundLoop):
         known = self._memories.get(search_id)
         if known is None or known.version != version:
             with self._database.read() as session:
-                stored = search_trials.read(session, search_id)
+                stored = trials.read(session, search_id)
                 if stored is None or stored.row.version != version:
                     return None
                 known = Memory(stored, self._refusals)
@@ -131,27 +132,27 @@ class SearchRunner(BackgroundLoop):
     def _wait(self, search_id: str, code: str, message: str, seconds: float) -> None:
         with self._database.write(audited=False) as session:
             waiting = {"code": code, "message": message[:2000]}
-            search_trials.look_later(session, search_id, seconds, waiting=waiting)
+            trials.postpone(session, search_id, seconds, waiting=waiting)
 
     def _fail(self, search_id: str, error: DomainError) -> None:
-        """It cannot continue: data or a model is gone, or its project is archived."""
-        failure = Failure.of(
+        """It cannot continue: data or a model was removed, or its project is archived."""
+        failure = Failure.from_code(
             FailureCode.INVALID_OPTION,
             error.detail,
             action="Change what the message names, then submit the search again. Trials that have "
             f"finished are kept: see `finetune search best {search_id}`.",
         )
         with self._database.write(audited=False) as session:
-            row = searches.lock(session, EVERYTHING, search_id)
+            row = state.lock(session, EVERYTHING, search_id)
             if JobState(row.state) in ENDED or row.state == JobState.CANCELLING:
                 return
             to = JobState.FAILED if row.state == JobState.QUEUED else JobState.CANCELLING
-            searches.move(session, row, to, failure=failure.model_dump(mode="json"))
+            state.move(session, row, to, failure=failure.model_dump(mode="json"))
 
     def _clean(self) -> None:
         """Remove the checkpoints of pruned trials."""
         with self._database.read() as session:
-            found = search_trials.uncleaned(session, _BATCH)
+            found = trials.uncleaned(session, _BATCH)
         if not found:
             return
         folders: list[str] = []
@@ -160,9 +161,7 @@ class SearchRunner(BackgroundLoop):
             for trial in found:
                 if trial.job is not None:
                     folders += retention.prune_workspace(session, trial.job)
-                search_trials.change_trial(
-                    session, trial.search_id, trial.number, {"is_cleaned": True}
-                )
+                trials.change_trial(session, trial.search_id, trial.number, {"is_cleaned": True})
         removal.remove_paths(self._database, self._settings.home, folders)
 
 

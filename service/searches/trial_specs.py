@@ -6,7 +6,7 @@ from typing import Any, Final
 from service.contract.failures import Failure, FailureCode
 from service.contract.search.space import with_values
 from service.contract.search.spec import PublishBest, RefitBest, SearchSpec
-from service.contract.spec import JobSpec
+from service.contract.spec.spec import JobSpec
 from service.searches.memory import Memory
 
 _MOST_FAULTS: Final = 5
@@ -14,7 +14,7 @@ _LONGEST_NAME: Final = 200
 
 
 class RefusedError(Exception):
-    """The spec refuses these values together, each of which it takes alone."""
+    """The spec refuses this combination of values, though it accepts each of them alone."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -28,7 +28,9 @@ def of_trial(memory: Memory, number: int, values: Mapping[str, Any]) -> JobSpec:
     tracking = dict(template.get("tracking") or {})
     tracking.pop("register_as", None)
     tracking.pop("register_alias", None)
-    tracking.pop("run_name", None)  # the search's run has it: the trials' are told apart
+    tracking.pop(
+        "run_name", None
+    )  # the search's run has it: the trials' runs need names that differ
     job = with_values({**template, "tracking": tracking}, values)
     job["name"] = _named(spec, f"trial {number}")
     return _accepted(job, memory.refusals(job, memory.spec))
@@ -56,7 +58,7 @@ def _accepted(job: dict[str, Any], sentences: list[str]) -> JobSpec:
     if sentences:
         message = "The spec refuses these values together: " + "; ".join(sentences[:_MOST_FAULTS])
         raise RefusedError(
-            Failure.of(
+            Failure.from_code(
                 FailureCode.INVALID_OPTION,
                 message[:2000],
                 action="No action needed if few trials fail like this. Otherwise vary fewer fields "

@@ -13,10 +13,13 @@ from service.searches import trial_specs
 from service.searches.memory import Memory
 from service.searches.plan import NewReport, NewTrial, Plan
 from service.settings import Settings
-from service.store import jobs, search_trials, searches, user_actions
 from service.store.database import db_now
-from service.store.models import SearchReportRow, SearchRow, SearchTrialRow
+from service.store.jobs import messages as job_messages
+from service.store.jobs import state, user_actions
 from service.store.scope import EVERYTHING, Scope
+from service.store.searches import state as searches
+from service.store.searches import trials
+from service.store.tables.searches import SearchReportRow, SearchRow, SearchTrialRow
 
 
 class StaleError(Exception):
@@ -29,7 +32,7 @@ def write(
     """The messages to send after COMMIT. Raises StaleError, and what making a job raises."""
     search_id = row.id
     values = dict(plan.search)
-    if not search_trials.claim_version(session, search_id, memory.version, values):
+    if not trials.claim_version(session, search_id, memory.version, values):
         raise StaleError
     memory.version += 1
     _write_trials(session, search_id, plan)
@@ -53,7 +56,7 @@ def _write_trials(session: Session, search_id: str, plan: Plan) -> None:
         session.add(_row(search_id, made))
     session.flush()
     for number, columns in sorted(plan.trials.items()):
-        search_trials.change_trial(session, search_id, number, columns)
+        trials.change_trial(session, search_id, number, columns)
 
 
 def _row(search_id: str, made: NewTrial) -> SearchTrialRow:
@@ -91,36 +94,36 @@ def _write_reports(
 
 def _make_jobs(session: Session, row: SearchRow, plan: Plan) -> list[Message]:
     new = [
-        jobs.New(made.job_id, row.project_id, made.spec, search_id=row.id, trial=made.number)
+        state.NewJob(made.job_id, row.project_id, made.spec, search_id=row.id, trial=made.number)
         for made in plan.made
         if made.job_id is not None and made.spec is not None
     ]
     if plan.refit is not None:
         refit = plan.refit
-        new.append(jobs.New(refit.job_id, row.project_id, refit.spec, search_id=row.id))
+        new.append(state.NewJob(refit.job_id, row.project_id, refit.spec, search_id=row.id))
     if not new:
         return []
     made = submissions.insert(session, new, due_in=0.0)
-    return [jobs.message(each.job) for each in made if each.job is not None]
+    return [job_messages.message(each.job) for each in made if each.job is not None]
 
 
 def _act_on_jobs(session: Session, plan: Plan) -> list[Message]:
     messages = []
     for job_id in sorted(plan.pause):
-        row = jobs.lock(session, EVERYTHING, job_id)
+        row = state.lock(session, EVERYTHING, job_id)
         if row is not None:
             user_actions.pause(session, row)
     for job_id in sorted(plan.resume):
-        row = jobs.lock(session, EVERYTHING, job_id)
+        row = state.lock(session, EVERYTHING, job_id)
         if row is not None and user_actions.resume(session, row) is JobState.QUEUED:
-            messages.append(jobs.message(row))
+            messages.append(job_messages.message(row))
     for job_id, failure in sorted(plan.cancel, key=lambda each: each[0]):
-        row = jobs.lock(session, EVERYTHING, job_id)
+        row = state.lock(session, EVERYTHING, job_id)
         if row is None or JobState(row.state) in ENDED:
             continue
         if user_actions.cancel(session, row, failure) is JobState.CANCELLED:
             # If the job has a run in MLflow already, a worker ends it too.
-            messages.append(jobs.message(row, CPU_QUEUE))
+            messages.append(job_messages.message(row, CPU_QUEUE))
     return messages
 
 

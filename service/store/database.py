@@ -1,21 +1,22 @@
 """Engine and sessions for SQLite and Postgres, and the database's own clock."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from sqlalchemy import (
+    URL,
     ColumnElement,
     Connection,
-    DateTime,
-    Dialect,
     Engine,
     Select,
     create_engine,
     event,
     make_url,
+    select,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
@@ -23,39 +24,19 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.sql.visitors import InternalTraversal
-from sqlalchemy.types import TypeDecorator
 
-from service.store import wake_ups
+from service.store.tables.base import UtcDateTime
 
 SQLITE_BUSY_SECONDS = 30
 Found = TypeVar("Found")
-
-
-class UtcDateTime(TypeDecorator[datetime]):
-    """An aware UTC datetime in Python; TIMESTAMPTZ on Postgres, UTC text on SQLite."""
-
-    impl = DateTime(timezone=True)
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        if value is None:
-            return None
-        if value.tzinfo is None:
-            raise ValueError("a naive datetime has no place in the database")
-        value = value.astimezone(UTC)
-        return value.replace(tzinfo=None) if dialect.name == "sqlite" else value
-
-    def process_result_value(self, value: datetime | None, _dialect: Dialect) -> datetime | None:
-        if value is None:
-            return None
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+_AFTER_COMMIT: Final = "after_commit"
 
 
 class db_now(ColumnElement[datetime]):  # lower case: reads as the SQL function it is
     """The database's clock now, plus `offset` seconds. Machines' clocks differ; this one rules."""
 
     type = UtcDateTime()
-    # What a compiled statement is found again by: there are few offsets, all from settings.
+    # The key of a compiled statement in the cache: there are few offsets, all from settings.
     inherit_cache = True
     _traverse_internals = [("offset", InternalTraversal.dp_plain_obj)]  # noqa: RUF012
 
@@ -75,8 +56,28 @@ def _now_sqlite(element: db_now, _compiler: Any, **_: Any) -> str:
     return f"(strftime('%Y-%m-%d %H:%M:%f', 'now', '{element.offset:+.3f} seconds') || '000')"
 
 
+_CLOCK: Final = select(db_now())
+
+
+def clock(session: Session) -> datetime:
+    """The database's time, now and not at the transaction's start."""
+    # Without the ORM, which takes longer than the statement.
+    return session.connection().execute(_CLOCK).scalar_one()
+
+
+def jsonable(value: Any) -> Any:
+    """JSON has no NaN and Postgres takes none: such a float becomes a string that float() reads."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: jsonable(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [jsonable(item) for item in value]
+    return value
+
+
 def insert_or(session: Session, table: type[Any]) -> postgresql.Insert | sqlite.Insert:
-    """An INSERT that can say what to do on a conflict: both databases do it in the same words."""
+    """An INSERT that can say what to do on a conflict; the syntax is the same in both databases."""
     if session.get_bind().dialect.name == "postgresql":
         return postgresql.insert(table)
     return sqlite.insert(table)
@@ -88,11 +89,21 @@ def page(session: Session, query: Select[Found], limit: int) -> tuple[list[Found
     return rows[:limit], len(rows) > limit
 
 
+def after_commit(session: Session, hook: Callable[[Engine], None]) -> None:
+    """Call `hook` once when the transaction of `Database.write` has committed, however often it is
+    registered. It gets an engine whose statements are each a transaction, and must not fail."""
+    session.info.setdefault(_AFTER_COMMIT, {})[hook] = None
+
+
 def is_outage(error: BaseException) -> bool:
     """Whether the same statement can succeed later: the database is unreachable or too busy."""
     if isinstance(error, DBAPIError) and error.connection_invalidated:
         return True
     return isinstance(error, OperationalError | InterfaceError | PoolTimeoutError)
+
+
+def shown_url(url: URL) -> str:
+    return url.render_as_string(hide_password=True)
 
 
 def make_engine(url: str) -> Engine:
@@ -143,9 +154,8 @@ class Database:
         is_sqlite = self.engine.dialect.name == "sqlite"
         alone = {"one_statement": True} if is_sqlite else {"isolation_level": "AUTOCOMMIT"}
         self._one_statement = self.engine.execution_options(**alone)
-        self._caller = wake_ups.Caller(self._one_statement)
         self.before_commit: Callable[[Session], None] | None = None
-        """Adds to each transaction that writes; the API has the audit log written here."""
+        """Called in each transaction that writes; the API writes the audit log in it."""
 
     def __enter__(self) -> Self:
         return self
@@ -163,7 +173,8 @@ class Database:
             yield session
             if audited and self.before_commit is not None:
                 self.before_commit(session)
-        self._caller.after_commit(session)
+        for hook in session.info.pop(_AFTER_COMMIT, ()):
+            hook(self._one_statement)
 
     @contextmanager
     def read(self) -> Iterator[Session]:

@@ -1,11 +1,11 @@
-"""Whose rows a query may see and change. What lies outside of a scope is as if it did not exist."""
+"""Whose rows a query may see and change. Others are treated as if they did not exist."""
 
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import ColumnElement, bindparam, exists, or_, true
 from sqlalchemy.orm import InstrumentedAttribute, aliased
 
-from service.store.models import JobRow
+from service.store.tables.jobs import JobRow
 
 
 class Scope(NamedTuple):
@@ -13,7 +13,7 @@ class Scope(NamedTuple):
 
     project: str | None
 
-    def of(self, column: InstrumentedAttribute[Any]) -> ColumnElement[bool]:
+    def filter(self, column: InstrumentedAttribute[Any]) -> ColumnElement[bool]:
         """The condition on a table's `project_id`."""
         return true() if self.project is None else column == self.project
 
@@ -25,7 +25,7 @@ class Scope(NamedTuple):
     def has(self, project_id: str) -> bool:
         return self.project in (None, project_id)
 
-    def of_job(self, column: InstrumentedAttribute[str]) -> ColumnElement[bool]:
+    def filter_by_job(self, column: InstrumentedAttribute[str]) -> ColumnElement[bool]:
         """The condition on the `job_id` of a row that belongs to a job."""
         if self.project is None:
             return true()
@@ -41,7 +41,7 @@ _PARAMETER: Final = "scope_project"
 
 
 def within(column: InstrumentedAttribute[str]) -> ColumnElement[bool]:
-    """`Scope.of` for a statement that is built once. Only together with a condition that an index
-    serves: planned once for all scopes, it can use none itself."""
+    """`Scope.filter` for a statement that is built once. Use it only with a condition that an
+    index serves: planned once for all scopes, it cannot use one itself."""
     asked = bindparam(_PARAMETER, type_=column.type)
     return or_(asked.is_(None), column == asked)

@@ -9,7 +9,6 @@ from typing import Any, Final, Literal, get_args
 
 from optuna import visualization
 from optuna.exceptions import ExperimentalWarning
-from optuna.importance import PedAnovaImportanceEvaluator
 
 from service.contract.search.objectives import Objective
 from service.contract.search.space import Dimension
@@ -23,8 +22,8 @@ FigureName = Literal[
 ]
 FIGURE_NAMES: Final[tuple[FigureName, ...]] = get_args(FigureName)
 MOST_LINES: Final = 500
-"""Of figures with a line for each trial: 10,000 take 10 s and 5 MB, and nobody can tell them
-apart."""
+"""Of figures with a line for each trial: 10,000 take 10 s and 5 MB, and cannot be
+distinguished."""
 
 
 class NoFigureError(Exception):
@@ -47,7 +46,7 @@ def figure(
     Of several objectives `pareto-front` shows all, and `parallel-coordinates` too unless `metric`
     names one; the others show that one, or the first.
     """
-    shown = _Shown.of(space, objectives, trials)
+    shown = _Shown.from_search(space, objectives, trials)
     if metric is not None and name != "pareto-front":
         shown = shown.only(metric)
     drawn: dict[str, Any] = json.loads(_FIGURES[name](shown).to_json())
@@ -63,7 +62,7 @@ class _Shown:
     trials: Sequence[Trial]
 
     @classmethod
-    def of(
+    def from_search(
         cls,
         space: Mapping[str, Dimension],
         objectives: Sequence[Objective],
@@ -131,19 +130,13 @@ def _importances(shown: _Shown) -> Any:
     scores = [trial.scores for trial in shown.best_first()]
     if scores[math.ceil(len(scores) / 10) - 1] == scores[-1]:
         raise NotEnoughTrialsError(
-            f"The best tenth of the complete trials is no better in `{shown.label}` than the "
+            f"The best tenth of the complete trials is not better in `{shown.label}` than the "
             "others: importances need trials that differ."
         )
     with warnings.catch_warnings():
         # Of a field that only one trial has.
         warnings.filterwarnings("ignore", "Some regimes for parameter")
-        return visualization.plot_param_importances(
-            shown.study(),
-            # The one that needs no scikit-learn, and counts fields that depend on others.
-            evaluator=PedAnovaImportanceEvaluator(),
-            params=list(_varied(shown)),
-            target_name=shown.label,
-        )
+        return visualization.plot_param_importances(shown.study(), params=list(_varied(shown)))
 
 
 def _slices(shown: _Shown) -> Any:

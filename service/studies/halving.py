@@ -54,7 +54,7 @@ class Halving:
 
     def add(self, trial: Trial) -> None:
         """A new trial, or one of the history as it is."""
-        progress = _Progress(self._brackets[self._which.of(trial.number)], trial.number)
+        progress = _Progress(self._brackets[self._which.bracket_of(trial.number)], trial.number)
         self._trials[trial.number] = progress
         for rung in takewhile(lambda rung: rung.level in trial.reports, progress.bracket.rungs):
             progress.arrive(rung, self._sign * trial.reports[rung.level])
@@ -75,7 +75,7 @@ class Halving:
         return Verdict(tuple(levels), progress.is_paused)
 
     def promote(self) -> int | None:
-        """The paused trial that continues now, where there is room for one; None: a new one."""
+        """The paused trial that should continue now, if there is room; None: make a new one."""
         for bracket, place in self._from_the_top:
             number = bracket.rungs[place].promotable()
             if number is not None:
@@ -154,7 +154,7 @@ class _Rung:
         return self._paused[0][1] if self._paused else None
 
     def hopeless(self, arrivals: int) -> list[int]:
-        """Paused trials that are not promotable even after so many arrivals."""
+        """Paused trials that are not promotable even after this many arrivals."""
         places = self._best_places(arrivals)
         if places >= len(self._ranking):
             return self._paused_with_nan.copy()

@@ -65,7 +65,7 @@ class OptunaStudy(optuna.Study):
 
 
 def _frozen(trial: Trial, parameters: Mapping[str, Parameter]) -> FrozenTrial:
-    # Not in the order of `values`: a database may have changed it, and samplers look at it.
+    # Not in the order of `values`: a database may have changed it, and samplers depend on it.
     active = [parameter for path, parameter in parameters.items() if path in trial.values]
     return create_trial(
         state=STATES[trial.state],

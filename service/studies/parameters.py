@@ -26,7 +26,7 @@ class Parameter:
     """One object for all trials: ten thousand of them share it."""
 
     def to_optuna(self, value: Any) -> Any:
-        """Raises `ValueError` for a value that is none of the choices."""
+        """Raises `ValueError` for a value that is not one of the choices."""
         one = self.distribution
         if isinstance(one, CategoricalDistribution):
             return one.choices[self._index(value)]
@@ -53,7 +53,7 @@ class Parameter:
         return suggest(self.path, one.low, one.high, step=one.step, log=one.log)
 
     def grid(self) -> list[Any]:
-        """Every value. Only where there is an end of them."""
+        """Every value. Only for a finite number of them."""
         if self.dimension.choices is not None:
             return self.dimension.choices
         assert isinstance(self.distribution, IntDistribution | FloatDistribution)

@@ -20,7 +20,7 @@ _NEEDS_EVAL: Final = frozenset({"parallel-coordinates"})
 """plotly.js draws them by WebGL, whose programs it compiles in the browser."""
 
 
-def of(figure: str, title: str) -> bytes:
+def render(figure: str, title: str) -> bytes:
     """The page that shows this figure of plotly's, which is JSON."""
     # Within a script element only `<` could end it.
     data = figure.replace("<", "\\u003c")

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from service.contract import bounds
+from service.contract.fields import bounds
 from service.contract.search.pruners import MOST_RUNGS, AshaPruner, HyperbandPruner
 
 HalvingPruner = AshaPruner | HyperbandPruner
@@ -18,7 +18,7 @@ searches have equal brackets."""
 def rung_levels(pruner: HalvingPruner, total: int | None, every: int = 1) -> list[list[int]]:
     """The rungs of each bracket in the pruner's unit; ASHA has one bracket.
 
-    `total` is the whole training, None where nobody knows it yet. `every` is the distance between
+    `total` is the whole training, None while it is unknown. `every` is the distance between
     evaluations: the first rung where the pruner names none. Rungs that share an evaluation are
     one rung, and none shares the last evaluation, after which nothing can be saved.
     """
@@ -69,7 +69,7 @@ class Brackets:
         self._members: list[list[int]] = [[] for _ in range(count)]
         self._sorted = 0  # Trials below this number are among the members.
 
-    def of(self, number: int) -> int:
+    def bracket_of(self, number: int) -> int:
         place = crc32(f"{STUDY_NAME}_{number}".encode()) % sum(self._shares)
         for bracket, share in enumerate(self._shares):
             place -= share
@@ -82,7 +82,7 @@ class Brackets:
         if len(self._members) == 1:
             return [len(numbers)]
         for number in range(self._sorted, numbers.stop):
-            self._members[self.of(number)].append(number)
+            self._members[self.bracket_of(number)].append(number)
         self._sorted = max(self._sorted, numbers.stop)
         return [
             bisect_left(members, numbers.stop) - bisect_left(members, numbers.start)

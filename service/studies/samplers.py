@@ -29,7 +29,8 @@ def make_sampler(
     """For trial `number` alone. A sampler that is kept draws random numbers that depend on every
     suggestion before, and a crash would lose where it was."""
     options: dict[str, Any] = spec.model_dump(exclude={"name", "seed"})
-    # Trials of one search, and equal trials of searches with other seeds, have nothing in common.
+    # Different trials of one search, and equal trials of searches with different seeds, are
+    # independent.
     seed = int(np.random.SeedSequence((spec.seed, number)).generate_state(1)[0])
     with warnings.catch_warnings():
         # Of options that Optuna calls experimental, or will drop in version 6.

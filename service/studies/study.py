@@ -99,7 +99,7 @@ class Study:
         trial.scores = None if scores is None else list(scores)
 
     def resume(self, number: int) -> None:
-        """A paused trial runs again, which Optuna knows no way to do."""
+        """A paused trial runs again, which Optuna cannot express."""
         self.trials[number].state = TrialState.RUNNING
         self._made = None
 

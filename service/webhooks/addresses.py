@@ -33,7 +33,7 @@ _SPECIAL: Final[tuple[Network, ...]] = tuple(
 
 
 class ReceiverNotAllowedError(Exception):
-    """Nothing may be sent there; the text says why."""
+    """This receiver is not allowed; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Allowed:
     networks: tuple[Network, ...] = ()
 
     @classmethod
-    def of(cls, entries: Sequence[str]) -> "Allowed":
+    def parse(cls, entries: Sequence[str]) -> "Allowed":
         """Raises ValueError for an entry that would allow nothing: a network with host bits set, a
         URL, a pattern."""
         hosts, networks = set(), []
@@ -100,7 +100,7 @@ def unmapped(address: Address) -> Address:
 
 
 def is_public(address: Address) -> bool:
-    """Whether anybody on the internet can reach it, and only one host answers."""
+    """Whether it is a public address of a single host."""
     address = unmapped(address)
     # `is_global` says yes to some of the others.
     is_special = (

@@ -18,7 +18,7 @@ import httpcore
 from service.webhooks.addresses import Allowed, ReceiverNotAllowedError
 
 _MOST_ADDRESSES: Final = 4
-"""Of one name that are tried."""
+"""Addresses of one name that are tried."""
 
 
 class Deadlines:
@@ -99,7 +99,8 @@ def _looked_up(host: str, port: int, seconds: float) -> list[str]:
         except (OSError, UnicodeError) as error:
             answers.put(error)
 
-    # The resolver knows no deadline of ours: a lookup that is late ends alone, by its own limits.
+    # The resolver does not take a deadline: a late lookup ends by its own limits, and its result is
+    # ignored.
     threading.Thread(target=look_up, daemon=True).start()
     try:
         answer = answers.get(timeout=seconds)

@@ -11,9 +11,9 @@ import httpcore
 import httpx
 
 from service.contract import webhooks
-from service.secret_box import SecretBox, SecretUnreadableError
 from service.settings import Settings
-from service.store.deliveries import Claimed, Outcome
+from service.store.webhooks.deliveries import Claimed, Outcome
+from service.system.secret_box import SecretBox, SecretUnreadableError
 from service.webhooks import signatures
 from service.webhooks.addresses import Allowed, ReceiverNotAllowedError, check_url
 from service.webhooks.connections import CheckedBackend, Deadlines
@@ -33,7 +33,7 @@ class Requests:
     def __init__(self, settings: Settings, *, try_seconds: float = TRY_SECONDS) -> None:
         self._box = SecretBox(settings.secrets_file)
         self._public_url = (settings.public_url or "").rstrip("/")
-        self._allowed = Allowed.of(settings.webhook_allow)
+        self._allowed = Allowed.parse(settings.webhook_allow)
         self._deadlines = Deadlines()
         self._try_seconds = try_seconds
         # Not httpx.Client, which keeps cookies and reads proxies from the environment.
@@ -54,7 +54,8 @@ class Requests:
         try:
             url = check_url(claimed.url, self._allowed)
         except ReceiverNotAllowedError as error:
-            # A later try would end alike. A name's address, which is checked below, may change.
+            # A later try would fail in the same way. A name's address, which is checked below, may
+            # change.
             return Outcome(claimed, error=_short(f"the URL is not allowed: {error}"), is_final=True)
         try:
             # The same text at each try.

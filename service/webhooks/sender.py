@@ -1,4 +1,5 @@
-"""Sends due deliveries in the background: one thread keeps the books, others wait for receivers."""
+"""Sends due deliveries in the background: one thread reads and writes the database, others wait for
+receivers."""
 
 import queue
 import random
@@ -12,9 +13,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from service.jobs.background_loop import RECONCILE_SECONDS, BackgroundLoop
 from service.settings import Settings
-from service.store import deliveries
 from service.store.database import Database
-from service.store.deliveries import Claimed, Lane, Outcome, Room
+from service.store.webhooks import deliveries
+from service.store.webhooks.deliveries import Claimed, Lane, Outcome, Room
 from service.webhooks.requests import Requests
 
 log = structlog.get_logger(__name__)
@@ -28,7 +29,7 @@ _MOST_REMEMBERED: Final = 10_000
 _GATHERING_SECONDS: Final = 0.01
 """Outcomes that come so close together are written in one transaction."""
 _LAST_SECONDS: Final = 3.0
-"""For what is on its way when the sender stops."""
+"""Time for requests in flight when the sender stops."""
 
 
 class WebhookSender(BackgroundLoop):
@@ -112,7 +113,7 @@ class WebhookSender(BackgroundLoop):
         self._outcomes.put(outcome)
 
     def _gather(self, seconds: float) -> None:
-        """Wait so long for the first outcome, and a moment for others."""
+        """Wait at most `seconds` for the first outcome, and a moment for others."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 or not self._outcomes.empty():
             try:

@@ -4,7 +4,7 @@ import base64
 import binascii
 import secrets
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 from standardwebhooks.webhooks import EmptyWebhookSecretError, Webhook
@@ -31,6 +31,6 @@ def headers(event_id: str, body: str, signing: Sequence[str], now: datetime) -> 
         raise UnusableSecretError("the secret must be `whsec_` and base64") from None
     return {
         "webhook-id": event_id,
-        "webhook-timestamp": str(int(now.astimezone(UTC).timestamp())),
+        "webhook-timestamp": str(int(now.timestamp())),
         "webhook-signature": " ".join(signatures),
     }

@@ -8,11 +8,11 @@ from pydantic.fields import FieldInfo
 
 from service.api.faults.collect import collect
 from service.api.faults.walk import models_in
-from service.contract.spec import SPEC_VERSION, JobSpec
+from service.contract.spec.spec import SPEC_VERSION, JobSpec
 from service.contract.states import JobState, Stage
 from service.store.database import Database
-from service.store.jobs import new_job_id
-from service.store.models import JobLabelRow, JobRow
+from service.store.jobs.state import new_job_id
+from service.store.tables.jobs import JobLabelRow, JobRow
 
 Line = tuple[str, str, str]
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -2,14 +2,12 @@
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
-from service.api.app import create_app
 from service.api.faults.walk import models_in
-from service.contract.section import SpecModel
-from service.contract.spec import JobSpec
-from service.settings import Settings
+from service.contract.fields.section import SpecModel
+from service.contract.spec.spec import JobSpec
+from tests.support.openapi import document
 
 _UNBOUNDED: Final = re.compile(r"(?<!\\)[*+]|\{\d+,\}")
 _KEYS: Final = {
@@ -76,22 +74,20 @@ class TestSpec:
 
 
 class TestRequests:
-    def test_every_body_has_a_maximum(self, tmp_path: Path) -> None:
-        document = create_app(Settings(home=tmp_path)).openapi()
+    def test_every_body_has_a_maximum(self) -> None:
         bodies = [
             operation["requestBody"]["content"]
-            for operations in document["paths"].values()
+            for operations in document()["paths"].values()
             for operation in operations.values()
             if "requestBody" in operation
         ]
-        used = _used(bodies, document["components"]["schemas"])
+        used = _used(bodies, document()["components"]["schemas"])
         assert [place for name, schema in used.items() for place in _unbounded(schema, name)] == []
 
-    def test_every_query_parameter_and_header_has_a_maximum(self, tmp_path: Path) -> None:
-        document = create_app(Settings(home=tmp_path)).openapi()
+    def test_every_query_parameter_and_header_has_a_maximum(self) -> None:
         found = [
             f"{method} {path} {parameter['in']} {place}"
-            for path, operations in document["paths"].items()
+            for path, operations in document()["paths"].items()
             for method, operation in operations.items()
             for parameter in operation.get("parameters", ())
             if parameter["in"] != "path"

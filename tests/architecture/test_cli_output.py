@@ -1,4 +1,4 @@
-"""The command line prints through `service/cli/output.py` alone, which escapes what it prints."""
+"""Commands print through `service/cli/terminal/output.py` alone, which escapes what it prints."""
 
 import ast
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ def printing(source: str) -> Iterator[str]:
 
 def test_only_output_prints() -> None:
     files = {str(file.relative_to(CLI)): file.read_text() for file in CLI.rglob("*.py")}
-    assert list(printing(files.pop("output.py")))
+    assert list(printing(files.pop("terminal/output.py")))
     assert not {name: found for name, text in files.items() if (found := [*printing(text)])}
 
 

@@ -1,4 +1,4 @@
-"""`service.own_packages.python` makes the command line of every Python process that we start: with
+"""`own_packages.python` makes the command line of every Python process that we start: with
 `python -m` the current folder, which may be anybody's, would come first on the path."""
 
 import ast
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-_PLACE: Final = Path("service/own_packages.py")
+_PLACE: Final = Path("service/system/own_packages.py")
 
 
 def _uses(tree: ast.AST) -> Iterator[str]:
@@ -25,14 +25,14 @@ def _uses(tree: ast.AST) -> Iterator[str]:
         if isinstance(call, ast.Call) and ast.unparse(call.func).startswith("os.exec")
     }
     for node in ast.walk(tree):
-        if id(node) in isolated | replaced or not isinstance(node, ast.Attribute):
+        if not isinstance(node, ast.Attribute) or node.attr != "executable":
             continue
-        if ast.unparse(node) == "sys.executable":
+        if id(node) not in isolated | replaced and ast.unparse(node) == "sys.executable":
             yield f"line {node.lineno}"
 
 
 def _found(code: str) -> list[str]:
-    return list(_uses(ast.parse(code)))
+    return list(_uses(ast.parse(code))) if "executable" in code else []
 
 
 class TestPythonProcesses:

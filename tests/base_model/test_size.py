@@ -9,8 +9,8 @@ import pytest
 from transformers import AutoModelForQuestionAnswering, BertConfig
 
 from service.contract.failures import FailureCode, StageError
-from service.contract.spec import JobSpec
-from worker.base_model import checks, guarded, size
+from service.contract.spec.spec import JobSpec
+from worker.base_model import checks, resource_guard, size
 from worker.base_model.size import Room, Size
 from worker.devices import memory
 
@@ -117,16 +117,16 @@ class TestRequire:
 
 class TestGuard:
     def test_a_computation_without_an_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(guarded, "_SECONDS", 0.2)
+        monkeypatch.setattr(resource_guard, "_SECONDS", 0.2)
         with pytest.raises(StageError) as caught:
-            guarded.build("Reading", lambda: sum(1 for _ in itertools.repeat(1)))
+            resource_guard.build("Reading", lambda: sum(1 for _ in itertools.repeat(1)))
         assert caught.value.failure.code is FailureCode.MODEL_TOO_LARGE
         assert "of computing" in caught.value.failure.message
 
     def test_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(guarded, "_MEMORY", 64 * 1024**2)
+        monkeypatch.setattr(resource_guard, "_MEMORY", 64 * 1024**2)
         with pytest.raises(StageError) as caught:
-            guarded.build("Reading", lambda: bytearray(256 * 1024**2))
+            resource_guard.build("Reading", lambda: bytearray(256 * 1024**2))
         assert caught.value.failure.code is FailureCode.MODEL_TOO_LARGE
 
     def test_a_model_is_measured_without_its_weights(self) -> None:

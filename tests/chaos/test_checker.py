@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from chaos.checker import history_faults
-from service.store.models import EventRow
+from chaos.checks.checker import history_faults
+from service.store.tables.jobs import EventRow
 
 _AT = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -8,23 +8,23 @@ import pytest
 from sqlalchemy import make_url
 from sqlalchemy.exc import OperationalError
 
-from chaos.postgres_proxy import Cut, Once, PostgresProxy
-from service.contract.events import Notice
+from chaos.faults.postgres_proxy import Cut, FirstCutter, PostgresProxy
+from service.contract.stage.events import Notice
 from service.contract.states import JobState
 from service.errors import IdempotencyInFlightError, JobEndedError
 from service.jobs import commands
 from service.jobs.dispatch import Dispatcher
 from service.jobs.submissions import Submitted
 from service.settings import Settings
-from service.store import jobs
 from service.store.database import Database
-from service.store.endings import Ending
+from service.store.jobs import messages
+from service.store.jobs.endings import Ending
 from service.store.scope import EVERYTHING
-from tests.stubs import stage
-from tests.support import factories, services
-from tests.support.databases import on_postgres
+from tests.support import factories, forked_stubs
 from tests.support.factories import claim_job, make_job, make_spec
-from tests.support.job_rows import checkpoint_saved, get, history_of
+from tests.support.servers import services
+from tests.support.store.databases import on_postgres
+from tests.support.store.job_rows import checkpoint_saved, get, history_of
 from worker.run import JobRunner
 from worker.storage import atomic_dir
 from worker.supervision.event_recorder import EventRecorder
@@ -48,10 +48,10 @@ class Wire:
         self._url = make_url(url)
         self._cut = cut
         self._parts = parts
-        self.cutter = Once("", cut)
+        self.cutter = FirstCutter("", cut)
 
     def broken_at(self, label: str) -> Database:
-        self.cutter = Once(label, self._cut)
+        self.cutter = FirstCutter(label, self._cut)
         proxy = PostgresProxy(self._url.port or 5432, self.cutter)
         port = self._parts.enter_context(proxy).port
         reached = self._url.set(host="127.0.0.1", port=port)
@@ -84,7 +84,9 @@ def types(database: Database, job_id: str) -> list[str]:
 
 def job_runner(database: Database, settings: Settings) -> JobRunner:
     tracker = NullTracker()
-    supervisor = Supervisor(database, settings, tracker, command=stage.command)
+    supervisor = Supervisor(
+        database, settings, tracker, command=forked_stubs.command, start=forked_stubs.start
+    )
     return JobRunner(settings, database, tracker, supervisor, lambda _: True, gpus=())
 
 
@@ -112,9 +114,10 @@ class TestSubmit:
         services.wait_until(answered, 10, "an answer")
         assert types(database, made[0].job_id) == ["submitted"]
         with database.read() as session:
-            assert len(jobs.due(session, 10)) == 1
+            assert len(messages.due(session, 10)) == 1
 
 
+@pytest.mark.usefixtures("processes")
 class TestClaim:
     def test_it_is_run_once_or_left_for_the_next(
         self, database: Database, wire: Wire, settings: Settings, cut: Cut
@@ -167,6 +170,7 @@ class TestBeat:
             assert not heartbeat.is_stale
 
 
+@pytest.mark.usefixtures("processes")
 class TestEnd:
     def test_it_is_written_once_and_known(
         self, database: Database, wire: Wire, settings: Settings
@@ -174,7 +178,9 @@ class TestEnd:
         job_id = make_job(database)
         claimed = claim_job(database, job_id)
         broken = wire.broken_at("stage_finished")
-        supervisor = Supervisor(broken, settings, NullTracker(), command=stage.command)
+        supervisor = Supervisor(
+            broken, settings, NullTracker(), command=forked_stubs.command, start=forked_stubs.start
+        )
         assert supervisor.supervise(claimed) is JobState.QUEUED
         assert types(database, job_id) == ["submitted", "stage_started", "stage_finished"]
 
@@ -199,12 +205,15 @@ class TestCancel:
         assert types(database, job_id).count("cancel_requested" if held else "cancelled") == 1
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_released_ending_is_settled(database: Database, wire: Wire, settings: Settings) -> None:
     """A worker that stops while the answer to its COMMIT is lost leaves one `released`."""
     job_id = make_job(database)
     claimed = claim_job(database, job_id)
     broken = wire.broken_at("released")
-    supervisor = Supervisor(broken, settings, NullTracker(), command=stage.command)
+    supervisor = Supervisor(
+        broken, settings, NullTracker(), command=forked_stubs.command, start=forked_stubs.start
+    )
     state = supervisor._end(claimed, Ending.released(), lambda: False)
     assert state is JobState.QUEUED
     assert types(database, job_id) == ["submitted", "stage_started", "released"]

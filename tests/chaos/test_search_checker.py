@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
-from chaos import search, search_checker
-from chaos.search_checker import Recorded
+from chaos.attacks.processes import search
+from chaos.checks import search_checker
+from chaos.checks.search_checker import SearchRecord
 from service.contract.search.states import TrialState
-from service.store.models import JobRow, SearchReportRow, SearchRow, SearchTrialRow
+from service.store.tables.jobs import JobRow
+from service.store.tables.searches import SearchReportRow, SearchRow, SearchTrialRow
 
 AT = datetime(2026, 11, 25, tzinfo=UTC)
 # Two of four continue. Trial 2 is among them once the last one has arrived.
@@ -20,7 +22,7 @@ PRUNED = {"code": "trial_pruned", "message": "others were better"}
 
 def recorded(
     reports: list[tuple[int, float, str]] = REPORTS, states: tuple[str, ...] = STATES
-) -> Recorded:
+) -> SearchRecord:
     """An ended search of four trials, with one rung at step 2."""
     trials = [_trial(number, state) for number, state in enumerate(states)]
     counts = {state: states.count(state) for state in states}
@@ -41,7 +43,7 @@ def recorded(
         for seq, (number, value, decision) in enumerate(reports, 1)
     ]
     jobs = {f"job-{trial.number}": _job(trial) for trial in trials}
-    return Recorded(row, trials, rows, jobs)
+    return SearchRecord(row, trials, rows, jobs)
 
 
 def _trial(number: int, state: str) -> SearchTrialRow:
@@ -61,7 +63,7 @@ def _job(trial: SearchTrialRow) -> JobRow:
     )
 
 
-def faults(found: Recorded, *, max_trials: int = 4) -> list[str]:
+def faults(found: SearchRecord, *, max_trials: int = 4) -> list[str]:
     return [
         *search_checker.faults(found, max_trials=max_trials, may_be_cancelled=False),
         *search_checker.replay_faults(found, are_losers_final=True),
@@ -127,7 +129,7 @@ def test_a_second_job_of_a_trial_is_found() -> None:
     assert any("not one of each" in each for each in faults(found))
 
 
-def test_a_pruned_trial_whose_job_was_cancelled_by_somebody_is_found() -> None:
+def test_a_pruned_trial_whose_job_was_cancelled_otherwise_is_found() -> None:
     found = recorded()
     found.jobs["job-1"].failure = {"code": "cancelled", "message": ""}
     assert "trial 1 was pruned, its job is cancelled for cancelled" in faults(found)

@@ -14,14 +14,14 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
-from finetune_client import retries
+from finetune_client.http import retries
 
-from service.cli import output
 from service.cli.app import main
+from service.cli.terminal import output
 from service.settings import Settings, get_settings
 from service.store.database import Database
-from tests.support.quick_server import serving
-from tests.support.services import free_port
+from tests.support.servers.quick_server import serving
+from tests.support.servers.services import free_port
 
 
 @dataclass(frozen=True)
@@ -75,17 +75,17 @@ def store(home: Path) -> Iterator[Database]:
 
 
 @pytest.fixture
-def said_why(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Set once a command has said that no worker is there."""
-    said, note = threading.Event(), output.note
+def noted_why(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set once a command has noted that there are no workers."""
+    noted, note = threading.Event(), output.note
 
     def noting(text: str) -> None:
         note(text)
         if "live worker" in text:
-            said.set()
+            noted.set()
 
     monkeypatch.setattr(output, "note", noting)
-    return said
+    return noted
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def _without_its_logging(create_app: Callable[[Settings], Any], settings: Settin
 
 @pytest.fixture
 def http(api: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=api) as connection:
+    with httpx.Client(base_url=api, verify=False) as connection:
         yield connection
 
 

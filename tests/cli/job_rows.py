@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from service.contract.events import StageEvent
-from service.store import history
+from service.contract.stage.events import StageEvent
 from service.store.database import Database, db_now
+from service.store.jobs import attempt_reports
 from tests.support.factories import claim_job
-from tests.support.job_rows import put
+from tests.support.store.job_rows import put
 
 
 def end(store: Database, job_id: str, state: str, **values: Any) -> None:
@@ -19,4 +19,4 @@ def claim(store: Database, job_id: str) -> int:
 
 def record(store: Database, job_id: str, *events: StageEvent) -> None:
     with store.write() as session:
-        assert history.record(session, job_id, 1, events) is not None
+        assert attempt_reports.record(session, job_id, 1, events) is not None

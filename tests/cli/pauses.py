@@ -7,7 +7,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from finetune_client.errors import RateLimitError
 
-from service.cli import client, history
+from service.cli.jobs import history
+from service.cli.terminal import client
 
 
 def in_pauses(

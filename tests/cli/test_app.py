@@ -1,10 +1,17 @@
+import re
 from importlib.metadata import version
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
+import typer
 from starlette.testclient import TestClient
 
+from service.cli.app import app
 from tests.cli.conftest import Cli
+
+ROOT: Final = Path(__file__).parents[2]
+COMMAND: Final = re.compile(r"`finetune ([a-z][a-z-]*)(?: ([a-z][a-z-]*))?")
 
 
 class TestMain:
@@ -28,8 +35,21 @@ class TestMain:
         monkeypatch.setenv("FINETUNE_DATABASE_URL", "postgresql://me:hidden@127.0.0.1:9/jobs")
         outcome = cli("migrate")
         assert outcome.status == 3
-        assert "the database cannot be used" in outcome.err
+        assert "the database postgresql://***@127.0.0.1:9/jobs cannot be used" in outcome.err
+        assert outcome.err.endswith("start its server, or correct host and port\n")
         assert "hidden" not in outcome.err
+
+    def test_a_file_that_is_not_a_database_is_status_3(
+        self, cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        (tmp_path / "notes.db").write_text("no database at all\n" * 100)
+        monkeypatch.setenv("FINETUNE_DATABASE_URL", f"sqlite:///{tmp_path}/notes.db")
+        outcome = cli("migrate")
+        assert outcome.status == 3
+        assert outcome.err == (
+            f"finetune: the database sqlite:///{tmp_path}/notes.db cannot be used (file is not a "
+            "database): the file holds something else: move it away, or name another\n"
+        )
 
     @pytest.mark.parametrize("command", ["api", "reconciler"])
     def test_a_database_that_was_not_migrated_is_refused(
@@ -78,3 +98,18 @@ class TestApi:
         monkeypatch.setenv("FINETUNE_PORT", "8200")
         assert cli("api").status == 0
         assert (served["host"], served["port"]) == ("0.0.0.0", 8200)
+
+
+def test_every_command_that_a_message_names_exists() -> None:
+    commands: dict[str, Any] = vars(typer.main.get_command(app))["commands"]
+    named = {
+        match
+        for folder in ("service", "worker")
+        for path in (ROOT / folder).rglob("*.py")
+        for match in COMMAND.findall(path.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 30
+    for name, inner in named:
+        assert name in commands
+        group = vars(commands[name]).get("commands")
+        assert group is None or not inner or inner in group, (name, inner)

@@ -13,11 +13,11 @@ from types import ModuleType
 import httpx
 import pytest
 
-from service.cli.client import Client
 from service.cli.stack.lock import StackAddress
+from service.cli.terminal.client import Client
 from service.store.database import Database
-from tests.cli.job_pages import recorded, text_of
 from tests.cli.job_rows import end
+from tests.cli.jobs.job_pages import recorded, text_of
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

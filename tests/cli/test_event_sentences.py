@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from service.event_sentences import SENTENCES, Narrator, of_metric
-from service.store import jobs
+from service.store.jobs import state
 
 FAILURE = {"code": "network", "message": "Could not reach the Hub.", "action": "Check the network."}
 
@@ -18,7 +18,7 @@ def event(kind: str, **data: Any) -> dict[str, Any]:
 class TestSentences:
     def test_each_type_has_one(self) -> None:
         """The types are listed by the module that writes most of them."""
-        listed = set(re.findall(r"`([a-z_]+)`", jobs.__doc__ or "")) - {"from", "to", "events"}
+        listed = set(re.findall(r"`([a-z_]+)`", state.__doc__ or "")) - {"from", "to", "events"}
         assert len(listed) > 20
         assert set(SENTENCES) == listed
 
@@ -88,17 +88,19 @@ class TestSentences:
         assert Narrator().say(event(kind, **data)) == sentence
 
     def test_a_failure_says_what_follows(self) -> None:
-        said = Narrator().say(
+        sentence = Narrator().say(
             event("attempt_failed", stage="prepare", failure=FAILURE, retry=True, wait_seconds=20)
         )
-        assert said.endswith("failed (network): Could not reach the Hub. Retry in 20 s.")
-        said = Narrator().say(event("attempt_failed", stage="train", failure=FAILURE, retry=False))
-        assert said.endswith("Could not reach the Hub. Check the network.")
+        assert sentence.endswith("failed (network): Could not reach the Hub. Retry in 20 s.")
+        sentence = Narrator().say(
+            event("attempt_failed", stage="train", failure=FAILURE, retry=False)
+        )
+        assert sentence.endswith("Could not reach the Hub. Check the network.")
 
     def test_attempts_are_counted_for_each_stage(self) -> None:
         narrator = Narrator()
         start = {"worker": "w1", "gpus": []}
-        said = [
+        sentence = [
             narrator.say(event("stage_started", stage="prepare", **start)),
             narrator.say(event("stage_started", stage="train", worker="w1", gpus=["GPU-1"])),
             narrator.say(event("stage_started", stage="train", worker="w1", gpus=["a", "b"])),
@@ -106,7 +108,7 @@ class TestSentences:
             narrator.say(event("retried", stage="train", missing=["checkpoints"])),
             narrator.say(event("stage_started", stage="train", **start)),
         ]
-        assert said == [
+        assert sentence == [
             "attempt 1 of prepare started on worker w1",
             "attempt 1 of train started on worker w1 with 1 GPU",
             "attempt 2 of train started on worker w1 with 2 GPUs",

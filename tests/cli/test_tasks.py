@@ -2,8 +2,8 @@
 
 import pytest
 
-from service.cli import layout
-from service.contract.tasks import TASKS
+from service.cli.terminal import layout
+from service.contract.tasks.tasks import TASKS
 from tests.cli.conftest import Cli
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from finetune_client import Client, retries
+from finetune_client import Client
+from finetune_client.http import retries
 
 from tests.api.conftest import Server, api_broker_url, api_settings, server
 

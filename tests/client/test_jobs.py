@@ -12,17 +12,17 @@ from finetune_client import AsyncClient, Client, types
 from sqlalchemy import update
 
 from service.contract.failures import Failure, FailureCode
-from service.contract.predictions import PredictionResult
+from service.contract.interactive.predictions import PredictionResult
 from service.contract.states import JobState
-from service.store.models import CheckpointRow, JobRow, MetricRow
-from tests.api import checkpoint_folders
+from service.store.tables.jobs import CheckpointRow, JobRow, MetricRow
 from tests.api.conftest import Server
 from tests.api.factories import SPEC, START, add_job
-from tests.api.stage_results import artifact
+from tests.api.jobs import checkpoint_folders
+from tests.api.jobs.stage_results import artifact
 from tests.client.lossy_proxy import proxy
-from tests.support.job_rows import finished_job
-from tests.support.predictions import answered_by_thread
-from tests.support.previews import register_worker
+from tests.support.store.job_rows import finished_job
+from tests.support.store.predictions import answered_by_thread
+from tests.support.store.previews import register_worker
 
 
 def end(server: Server, job_id: str) -> None:
@@ -148,7 +148,7 @@ class TestRefresh:
 
 class TestFailure:
     def test_is_raised_with_code_and_action(self, finetune: Client, server: Server) -> None:
-        failure = Failure.of(FailureCode.OUT_OF_MEMORY, "It needs 9 GB.")
+        failure = Failure.from_code(FailureCode.OUT_OF_MEMORY, "It needs 9 GB.")
         ended = {"state": "failed", "failure": failure.model_dump(mode="json")}
         job_id = add_job(server.database, **ended, ended_at=START)
         with pytest.raises(finetune_client.JobFailedError) as failed:
@@ -217,15 +217,16 @@ class TestResults:
         with answered_by_thread(server.database, PredictionResult(answers=[{"prediction": "Ann"}])):
             answers = job.predict(rows).answers
         assert answers == [{"prediction": "Ann"}]
-        failure = Failure.of(FailureCode.MISSING_COLUMN, "no column")
+        failure = Failure.from_code(FailureCode.MISSING_COLUMN, "no column")
         with (
             answered_by_thread(server.database, failure),
             pytest.raises(finetune_client.PredictionFailedError, match="no column") as failed,
         ):
             job.predict(rows)
-        assert (failed.value.code, failed.value.action) == ("missing_column", failure.action)
+        advice = "Correct the rows, and ask again."
+        assert (failed.value.code, failed.value.action) == ("missing_column", advice)
 
-    def test_a_prediction_that_nobody_makes(self, finetune: Client, server: Server) -> None:
+    def test_a_prediction_without_a_worker(self, finetune: Client, server: Server) -> None:
         job = finetune.jobs.retrieve(finished_job(server.database))
         with pytest.raises(finetune_client.WaitTimeoutError, match="No live worker"):
             job.predict([{"question": "Who?", "context": "Ann."}], timeout=0.1)
@@ -340,7 +341,7 @@ class TestDownload:
             asyncio.run(download(lossy.url))
         assert (tmp_path / "a.bin").read_bytes() == self.CONTENT
 
-    def test_one_that_is_gone_leaves_nothing(
+    def test_one_that_was_removed_leaves_nothing(
         self, finetune: Client, server: Server, tmp_path: Path
     ) -> None:
         job_id = add_job(server.database, state=JobState.SUCCEEDED)
@@ -360,6 +361,7 @@ class TestDownload:
 
 
 class TestFiles:
+    @pytest.mark.usefixtures("processes")
     def test_one_that_expires_with_a_name_of_any_script(
         self, finetune: Client, tmp_path: Path
     ) -> None:

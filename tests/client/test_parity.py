@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 from finetune_client import AsyncClient, AsyncJob, AsyncListedJob, Client, Job, ListedJob, types
-from finetune_client.files import AsyncFiles, Files
-from finetune_client.jobs import AsyncJobs, Jobs
 from finetune_client.model import Model
-from finetune_client.searches import AsyncSearches, Searches
-from finetune_client.webhooks import AsyncWebhooks, Webhooks
+from finetune_client.resources.files import AsyncFiles, Files
+from finetune_client.resources.jobs import AsyncJobs, Jobs
+from finetune_client.resources.searches import AsyncSearches, Searches
+from finetune_client.resources.webhooks import AsyncWebhooks, Webhooks
 
 Parameters = dict[str, tuple[Any, Any]]
 NOT_OF_A_JOB = {"create", "validate", "preview", "retrieve", "list", "table"}

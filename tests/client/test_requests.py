@@ -4,9 +4,10 @@ import asyncio
 import pickle
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from functools import partial
 from json import dumps
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ from typing import Any
 import finetune_client
 import httpx
 import pytest
-from finetune_client import AsyncClient, Client, flows, retries, types
+from finetune_client import AsyncClient, Client, types
 from finetune_client.errors import APIError, of_answer
+from finetune_client.http import flows, retries
 
-from tests.support.scripted_service import Service, certificate_of_nobody, serving
+from tests.support.servers.scripted_service import Service, serving, untrusted_certificate
 
 BUSY = '{"code": "overloaded", "message": "busy"}'
 QUEUED = '{"id": "job-1", "state": "queued", "stage": "prepare"}'
@@ -75,7 +77,7 @@ class TestRetryAfter:
         client.jobs.delete("j")
         assert time.monotonic() - began >= 0.2
 
-    def test_the_thousandth_wait_is_no_overflow(self) -> None:
+    def test_the_thousandth_wait_does_not_overflow(self) -> None:
         assert retries.seconds(5000) <= retries.MOST_WAIT
 
 
@@ -93,6 +95,25 @@ class TestArguments:
     def test_a_key_that_no_header_can_hold(self, client: Client, key: str) -> None:
         with pytest.raises(finetune_client.InvalidArgumentError, match="idempotency key"):
             client.jobs.create({}, idempotency_key=key)
+
+    @pytest.mark.parametrize("force", [True, False])
+    def test_force_is_a_parameter_and_no_section(
+        self, service: Service, client: Client, *, force: bool
+    ) -> None:
+        calls: list[Callable[..., object]] = [
+            client.jobs.create,
+            client.jobs.validate,
+            client.jobs.preview,
+            partial(client.jobs.clone, "job-1"),
+            client.searches.create,
+            client.searches.validate,
+        ]
+        for call in calls:
+            service.answers = [(422, '{"code": "invalid_spec", "message": "no"}')]
+            with pytest.raises(finetune_client.InvalidSpecError):
+                call(force=force, name="one")
+        assert ["force=true" in path for path in service.paths_seen] == [force] * 6
+        assert service.bodies_seen == [{"name": "one"}] * 6
 
     def test_an_object_that_json_cannot_hold(self, client: Client) -> None:
         with pytest.raises(finetune_client.InvalidArgumentError, match="object is not JSON"):
@@ -124,7 +145,7 @@ class TestArguments:
         sent = httpx.URL(service.paths_seen[0]).params["created_after"]
         assert datetime.fromisoformat(sent) == naive.astimezone()
 
-    def test_no_project_is_no_header(
+    def test_without_a_project_there_is_no_header(
         self, service: Service, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("FINETUNE_PROJECT", "")
@@ -135,7 +156,7 @@ class TestArguments:
 
 
 class TestAnswers:
-    def test_a_damaged_compression_is_no_crash(self, service: Service, client: Client) -> None:
+    def test_a_damaged_compression_is_an_error(self, service: Service, client: Client) -> None:
         service.answers = [(200, "no gzip", {"Content-Encoding": "gzip"})] * 3
         with pytest.raises(finetune_client.APIConnectionError):
             client.jobs.retrieve("job-1")
@@ -146,7 +167,7 @@ class TestAnswers:
         with pytest.raises(finetune_client.UnexpectedAnswerError, match="list"):
             list(client.jobs.list())
 
-    def test_a_download_is_no_page_of_a_redirect(
+    def test_a_download_is_not_the_page_of_a_redirect(
         self, service: Service, client: Client, tmp_path: Path
     ) -> None:
         service.answers = [(200, dumps(FILE)), (302, "<html>")]
@@ -184,21 +205,21 @@ class TestWait:
             client.jobs.wait("job-1", timeout=0.3, poll=60)
         assert time.monotonic() - began < 30
 
-    def test_its_timeout_holds_while_nobody_answers(self, service: Service, client: Client) -> None:
+    def test_its_timeout_holds_without_an_answer(self, service: Service, client: Client) -> None:
         service.answers = [None] * 1000
         began = time.monotonic()
         with pytest.raises(finetune_client.WaitTimeoutError, match="no answer from"):
             client.jobs.wait("job-1", timeout=0.3)
         assert time.monotonic() - began < 5
 
-    def test_something_else_is_no_job(self, service: Service, client: Client) -> None:
+    def test_something_else_is_not_a_job(self, service: Service, client: Client) -> None:
         service.answers = [(200, "{}")]
         with pytest.raises(finetune_client.UnexpectedAnswerError):
             client.jobs.wait("job-1")
 
 
 class TestStream:
-    def test_a_slow_reader_is_no_silence_of_the_service(
+    def test_a_slow_reader_is_not_silence_of_the_service(
         self, service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(flows, "PATIENCE", 0.5)
@@ -286,7 +307,7 @@ class TestCertificates:
     def test_that_of_the_environment_is_trusted(
         self, service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        file = certificate_of_nobody(tmp_path)
+        file = untrusted_certificate(tmp_path)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(file)
         service.socket = context.wrap_socket(service.socket, server_side=True)

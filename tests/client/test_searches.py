@@ -7,10 +7,10 @@ import pytest
 from finetune_client import AsyncClient, Client
 
 from service.contract.search.states import TrialState
-from service.store.models import SearchRow
+from service.store.tables.searches import SearchRow
 from tests.api.conftest import Server
 from tests.client.lossy_proxy import proxy
-from tests.support.searches import add_search, add_trial, search_spec
+from tests.support.store.searches import add_search, add_trial, search_spec
 
 
 @pytest.fixture

@@ -6,17 +6,18 @@ import threading
 import time
 
 import pytest
-from finetune_client import AsyncClient, Client, FineTuneError, flows, streams
+from finetune_client import AsyncClient, Client, FineTuneError
 from finetune_client.errors import UnexpectedAnswerError
+from finetune_client.http import flows, streams
 
-from service.api.errors import TooManyStreamsError
-from service.api.limits import StreamSlots
+from service.api.http.limits import StreamSlots
 from service.api.live import streams as served
+from service.api.problems.errors import TooManyStreamsError
 from tests.api.conftest import Server
 from tests.api.factories import add_job
 from tests.client.lossy_proxy import proxy
-from tests.support.job_rows import put
 from tests.support.live_streams import append
+from tests.support.store.job_rows import put
 
 
 @pytest.fixture(autouse=True)

@@ -7,18 +7,17 @@ import pytest
 from finetune_client import types
 
 from scripts import client_types
-from service.api.app import create_app
-from service.settings import Settings
+from tests.support.openapi import document
 
 MODULE = Path(types.__file__)
 
 
-def test_are_those_of_the_document(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("processes")
+def test_are_those_of_the_document() -> None:
     """After a change of the API: `make client-types`."""
     if not client_types.GENERATOR.is_dir() and os.environ.get("CI") != "true":
         pytest.skip("no datamodel-code-generator here: `make .venv/.dev` installs it")
-    document = create_app(Settings(home=tmp_path)).openapi()
-    assert client_types.module_of(client_types.covered(document)) == MODULE.read_text()
+    assert client_types.module_of(client_types.covered(document())) == MODULE.read_text()
 
 
 class TestOtherReleases:

@@ -11,7 +11,7 @@ from typing import Protocol
 import yaml
 
 from tests.containers import pip_settings
-from tests.support import services
+from tests.support.servers import services
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent

@@ -33,7 +33,8 @@ def torch_index() -> str:
 
 
 def _settings() -> dict[str, str]:
-    """`pip config list`: what files say, then what the environment says, which goes first."""
+    """`pip config list`: the settings of files, then those of the environment, which take
+    precedence."""
     listed = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
     ).stdout

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from service.contract.spec import JobSpec
+from service.contract.spec.spec import JobSpec
 
 DUMPS: Final[dict[str, dict[str, Any]]] = json.loads(
     Path(__file__).with_name("training_arguments_dumps.json").read_text()

@@ -9,7 +9,7 @@ import pytest
 import transformers
 from pydantic import ValidationError
 
-from service.contract.training import TrainingSpec, ignored_options
+from service.contract.spec.training import TrainingSpec, ignored_options
 from service.contract.training_arguments.moved_options import ELSEWHERE
 from service.contract.training_arguments.refused_options import REFUSED, REMOVED
 from service.contract.training_arguments.script_options import PLACES

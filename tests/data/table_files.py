@@ -1,4 +1,4 @@
-"""Files of rows, and what reading them says."""
+"""Files of rows, and what is read from them."""
 
 from pathlib import Path
 from typing import Any

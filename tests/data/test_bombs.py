@@ -17,7 +17,7 @@ from datasets import Features, Value
 from service.contract.failures import FailureCode, StageError
 from tests.data.table_files import failure, faults, read, source
 from worker.data import parquet
-from worker.data.cleaning import Checking, Columns
+from worker.data.cleaning import Columns, RowChecker
 from worker.data.load import write_examples
 from worker.data.prepared_size import SizeLimit
 from worker.data.table import MAX_ROW_BYTES, RowError, Source, Table
@@ -53,12 +53,15 @@ class TestParquet:
             "has more than 4,000,000 value"
         ]
 
-    def test_a_value_that_is_stored_once_does_not_fill_the_memory(self, tmp_path: Path) -> None:
-        column = pa.array(["x" * 8 * MIB] * 200)  # 1.6 GB as rows
-        file = table(tmp_path, {"a": column, "b": ["1"] * 200}, compression="zstd")
+    def test_a_value_that_is_stored_once_does_not_fill_the_memory(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(parquet, "_MEMORY_AT_ONCE", 128 * MIB)
+        column = pa.array(["x" * 8 * MIB] * 50)  # 400 MB as rows
+        file = table(tmp_path, {"a": column, "b": ["1"] * 50}, compression="zstd")
         assert file.path.stat().st_size < 20_000
         limit = resource.getrlimit(resource.RLIMIT_DATA)
-        assert [len(row["a"]) for _, row in read(file)] == [8 * MIB] * 200
+        assert [len(row["a"]) for _, row in read(file)] == [8 * MIB] * 50
         assert resource.getrlimit(resource.RLIMIT_DATA) == limit
 
     def test_a_file_unpacks_to_a_limited_multiple_of_itself(
@@ -71,6 +74,7 @@ class TestParquet:
         assert code is FailureCode.DATA_TOO_LARGE
         assert message.startswith("d.parquet, row 1: up to here the file unpacks to more than 64")
 
+    @pytest.mark.usefixtures("processes")
     def test_a_row_that_does_not_fit_in_memory_is_named(self, tmp_path: Path) -> None:
         cells = ["a", "b", "x" * 300 * MIB]
         file = table(tmp_path, {"a": cells, "b": ["1"] * 3}, row_group_size=1, compression="zstd")
@@ -143,8 +147,8 @@ class TestPreparedSize:
             for number in range(1000):
                 yield f"row {number}", {"text": "x" * 16 * MIB}
 
-        columns = Columns.of(["text"], ["text"], (), {})
-        checking = Checking(columns, lambda row: dict(row), limit=None, skips=False)
+        columns = Columns.from_mapping(["text"], ["text"], (), {})
+        checking = RowChecker(columns, lambda row: dict(row), limit=None, skips=False)
         limit = SizeLimit("train", 100 * MIB)
         schema, target = Features({"text": Value("large_string")}), tmp_path / "e.arrow"
         table = Table(("text",), rows)
@@ -156,8 +160,8 @@ class TestPreparedSize:
 
 def test_columns_of_a_message_are_few(tmp_path: Path) -> None:
     row = {f"c{n}": 1 for n in range(5000)}
-    columns = Columns.of(["text"], ["text"], (), {})
-    checking = Checking(columns, lambda row: dict(row), limit=None, skips=False)
+    columns = Columns.from_mapping(["text"], ["text"], (), {})
+    checking = RowChecker(columns, lambda row: dict(row), limit=None, skips=False)
     file = source(tmp_path, "d.jsonl", json.dumps(row).encode())
     with pytest.raises(StageError) as caught:
         list(checking.rows([parquet_free(file)]))

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from service.contract.failures import FailureCode, StageError
-from service.contract.spec import JobSpec
-from worker.data.cleaning import Checking, Tally
+from service.contract.spec.spec import JobSpec
+from worker.data.cleaning import RowChecker, Tally
 from worker.data.formats import open_table
 from worker.data.inferences import Inferences
 from worker.data.table import Source
@@ -51,7 +51,7 @@ def write(folder: Path, rows: Rows, suffix: str = "jsonl") -> Source:
 
 
 class Reader:
-    """Reads splits of one job, the first of which decides."""
+    """Reads splits of one job; the first one decides."""
 
     def __init__(self, task: Any, columns: dict[str, str] | None = None) -> None:
         body = {"source": "path", "train": "/a", "columns": columns or {}}
@@ -63,7 +63,7 @@ class Reader:
     def read(self, source: Source, split: str = "train") -> tuple[Rows, Tally]:
         """The rows under the task's names, and their tally."""
         task = self.spec.task
-        checking = Checking(
+        checking = RowChecker(
             row_checks.columns(task.type, split, self.spec.columns, task),
             dict,
             limit=None,
@@ -233,7 +233,7 @@ class TestRefused:
             ("causal-lm", "title body", "set `dataset.columns: {text: <your column>}`"),
             ("summarization", "url title body", "{text: <your column>, summary: <your column>}"),
             ("text-classification", "a b c label", "{text: <your column>}"),
-            # the second column is no label by its place alone
+            # its place alone does not make the second column a label
             ("text-classification", "text sentiment", "{label: <your column>}"),
         ],
     )

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from service.contract.failures import FailureCode, StageError
-from worker.data.cleaning import Checking, Columns
+from worker.data.cleaning import Columns, RowChecker
 from worker.data.delimited import table
 from worker.data.table import RowError, Source
 
@@ -71,14 +71,14 @@ class TestTable:
             ),
         ],
     )
-    def test_says_how_to_correct_a_row(
+    def test_explains_how_to_correct_a_row(
         self, tmp_path: Path, content: str | bytes, problem: str
     ) -> None:
         [(place, found)] = read(tmp_path, content)
         assert place == "a.csv, line 2"
         assert problem in found
 
-    def test_says_how_to_save_a_file_with_line_ends_of_its_own(self, tmp_path: Path) -> None:
+    def test_explains_how_to_save_a_file_with_line_ends_of_its_own(self, tmp_path: Path) -> None:
         with pytest.raises(StageError, match="lines end with CR alone; save it with LF or CRLF"):
             read(tmp_path, b"a,b\r1,2\r")
 
@@ -92,8 +92,8 @@ class TestTable:
 
     def test_a_missing_column_names_the_line_with_the_header(self, tmp_path: Path) -> None:
         (tmp_path / "stored").write_text("Text;Sentiment\na;b\n")
-        names = Columns.of(("text", "label"), ("text", "label"), (), {})
-        checking = Checking(names, dict, limit=None, skips=False)
+        names = Columns.from_mapping(("text", "label"), ("text", "label"), (), {})
+        checking = RowChecker(names, dict, limit=None, skips=False)
         with pytest.raises(StageError) as caught:
             list(checking.rows([table(Source(tmp_path / "stored", "a.csv"))]))
         assert caught.value.failure.code is FailureCode.MISSING_COLUMN

@@ -120,6 +120,25 @@ class TestBadRows:
             ("jsonl", b'{"a": "\xff"}\n{"a": 1}', ["f, line 1: not valid UTF-8 at byte 8"], 1),
             ("jsonl", b"[" * 100_000, ["f, line 1: not usable JSON: nested too deeply"], 0),
             ("jsonl", b'{"a": ' + b"9" * 5000 + b"}", ["f, line 1: not usable JSON: a number"], 0),
+            (
+                "jsonl",
+                b'{"a": 1, "b": 2, "a": 3}\n{"a": [{"b": 1, "b": 1}]}\n{"a": 1}',
+                [
+                    "f, line 1: names the key 'a' more than once: keep one of its values",
+                    "f, line 2: names the key 'b' more than once: keep one of its values",
+                ],
+                1,
+            ),
+            # A broken line says nothing about the next one.
+            ("jsonl", b'[{"b": 1, "b": 1}, \n{"a": 1}', ["f, line 1: not valid JSON"], 1),
+            ("json", b'[{"a": 1, "a": 2}, {"a": 1}]', ["f, row 1: names the key 'a' more"], 1),
+            ("json", b'{"v": {"x": 1, "x": 2}, "data": [{"a": 1}]}', [], 1),
+            (
+                "squad",
+                b'{"data": [{"paragraphs": [], "paragraphs": []}, {"paragraphs": []}]}',
+                ["f, article 1: names the key 'paragraphs' more than once"],
+                0,
+            ),
             ("jsonl", b'{"a": "\x00"}\n{"a": 1}', ["f, line 1: holds a NUL byte at byte 8"], 1),
             ("text", b"one\n\xfftwo\nthree", ["f, line 2: not valid UTF-8 at byte 1"], 2),
             ("text", b"one\nt\x00wo\nthree", ["f, line 2: holds a NUL byte at byte 2"], 2),

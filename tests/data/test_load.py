@@ -6,7 +6,7 @@ import datasets
 import pytest
 
 from service.contract.failures import FailureCode, StageError
-from worker.data.cleaning import Checking, Columns
+from worker.data.cleaning import Columns, RowChecker
 from worker.data.load import write_examples
 from worker.data.table import RowError, Table
 from worker.data.usable_rows import Policy, Split
@@ -29,7 +29,7 @@ def table(*rows: dict[str, Any], columns: tuple[str, ...] | None = None) -> Tabl
 
 
 def columns(**mapping: str) -> Columns:
-    return Columns.of(["a", "b"], ["a"], (), mapping)
+    return Columns.from_mapping(["a", "b"], ["a"], (), mapping)
 
 
 def write(
@@ -40,7 +40,7 @@ def write(
     skips: bool = False,
     max_bad_fraction: float = 0.05,
 ) -> list[dict[str, Any]]:
-    checking = Checking(names or columns(), clean, limit, skips)
+    checking = RowChecker(names or columns(), clean, limit, skips)
     counts: list[int] = []
     tally = write_examples(checking, SCHEMA, tables, target / "e.arrow", counts.append)
     split = Split("train", tally, ["f"] * len(tables))
@@ -172,7 +172,7 @@ class TestMissingColumn:
             write(tmp_path, table({"x": 1}))
         assert caught.value.failure.code is FailureCode.MISSING_COLUMN
 
-    def test_is_told_after_a_thousand_rows(self, tmp_path: Path) -> None:
+    def test_is_reported_after_a_thousand_rows(self, tmp_path: Path) -> None:
         def read(_wanted: Any) -> Iterator[tuple[str, dict[str, Any]]]:
             yield from ((f"f, row {number}", {"x": 1}) for number in range(1, 1001))
             raise AssertionError("read on")
@@ -187,7 +187,7 @@ class TestMissingColumn:
             write(tmp_path, table(columns=("a",)), names=columns(b="label"))
 
     def test_unless_the_split_is_spared(self, tmp_path: Path) -> None:
-        names = Columns.of(["a", "b"], ["a"], {"b"}, {"b": "label"})
+        names = Columns.from_mapping(["a", "b"], ["a"], {"b"}, {"b": "label"})
         assert write(tmp_path, table({"a": "x"}), names=names) == [{"a": "x", "b": None}]
 
     def test_a_column_that_the_task_does_not_have_cannot_be_mapped(self) -> None:

@@ -27,7 +27,7 @@ def test_lines_are_rows(tmp_path: Path, name: str, content: bytes, rows: int | N
     assert estimate(Source(path, name), "auto") == rows
 
 
-def test_parquet_says_it(tmp_path: Path) -> None:
+def test_parquet_has_it_in_its_metadata(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"a": range(123)}), path)
     assert estimate(Source(path, path.name), "auto") == 123

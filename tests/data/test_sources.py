@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from service.contract.spec import JobSpec
-from service.contract.stages import StageRequest
+from service.contract.spec.spec import JobSpec
+from service.contract.stage.stages import StageRequest
 from worker.data import sources
 from worker.data.table import RowError
 
@@ -42,7 +42,7 @@ def rows(files: dict[str, Path], names: dict[str, str]) -> list[tuple[str, Any]]
 
 
 class TestUploads:
-    def test_the_name_says_the_format(self, files: dict[str, Path]) -> None:
+    def test_the_name_gives_the_format(self, files: dict[str, Path]) -> None:
         del files["file-2"]
         assert rows(files, {"file-1": "notes.csv"}) == [
             ("notes.csv, line 2", "One, two"),
@@ -58,7 +58,7 @@ class TestUploads:
             "three, four",
         ]
 
-    def test_two_files_of_one_name_are_told_apart(self, files: dict[str, Path]) -> None:
+    def test_two_files_of_one_name_are_distinguished(self, files: dict[str, Path]) -> None:
         found = rows(files, dict.fromkeys(files, "a.csv"))
         assert [place for place, _ in found][::2] == [
             "file-1/a.csv, line 2",

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from chaos.checker import is_free
+from chaos.checks.checker import is_free
 from service.settings import Settings
-from tests.fakes.gpus import gpus
 from tests.processes.support import STUB, command, environment
-from tests.stubs import request as stub_request
-from tests.support.services import wait_until
+from tests.support.gpus.gpus import gpus
+from tests.support.servers.services import wait_until
+from tests.support.stages import request as stub_request
 from worker.__main__ import _concurrency, main
 from worker.devices import gpu_locks
 from worker.devices.gpu_locks import GpuLockError, GpuLocks, HeldGpus
@@ -31,7 +31,7 @@ from worker.processes.spawn import Start
 _HOLDER = """
 import subprocess, sys
 from pathlib import Path
-from tests.fakes.gpus import gpus
+from tests.support.gpus.gpus import gpus
 from worker.devices.gpu_locks import GpuLocks
 taken = GpuLocks(Path(sys.argv[1]), gpus(*sys.argv[2:])).acquire(1)
 stage = subprocess.Popen(["sleep", "600"], pass_fds=taken.descriptors)
@@ -91,11 +91,12 @@ class TestTake:
         with held(locks.acquire(1)) as first, held(locks.acquire(1)) as second:
             assert (first, second) == (("MIG-1",), ("MIG-2",))
 
-    def test_an_old_drivers_name_of_an_instance_is_no_path(self, tmp_path: Path) -> None:
+    def test_an_old_drivers_name_of_an_instance_is_not_a_path(self, tmp_path: Path) -> None:
         with held(GpuLocks(tmp_path, gpus("MIG-GPU-a/1/0")).acquire(1)):
             assert [path.name for path in tmp_path.iterdir()] == ["MIG-GPU-a_1_0.lock"]
 
 
+@pytest.mark.usefixtures("processes")
 class TestDeath:
     def test_a_gpu_is_free_when_supervisor_and_stage_have_both_ended(
         self, locks: GpuLocks, tmp_path: Path
@@ -165,7 +166,7 @@ class TestStages:
     """However a stage is started, its GPUs are locked while it lives."""
 
     @pytest.fixture(params=["new interpreter", "fork"])
-    def start(self, request: pytest.FixtureRequest) -> Iterator[Start]:
+    def start(self, request: pytest.FixtureRequest, processes: None) -> Iterator[Start]:
         if request.param == "new interpreter":
             yield spawn.new_interpreter
             return

@@ -10,14 +10,14 @@ from sqlalchemy.exc import OperationalError
 
 from service.contract.routing import consumed_queues, gpu_queue
 from service.contract.states import Stage
-from service.store import claims
-from service.store.claims import Claim
 from service.store.database import Database, db_now
-from service.store.fair_queue import holds_back
-from tests.fakes.gpus import gpus
+from service.store.jobs import claims
+from service.store.jobs.claims import Claim
+from service.store.scheduling.fair_queue import holds_back
 from tests.support.factories import make_job
-from tests.support.job_rows import get, put
-from tests.support.services import wait_until
+from tests.support.gpus.gpus import gpus
+from tests.support.servers.services import wait_until
+from tests.support.store.job_rows import get, put
 from worker.devices.gpu_locks import GpuLocks
 from worker.devices.gpu_scheduler import Assignment, GpuScheduler
 from worker.lifecycle.shutdown import Shutdown
@@ -240,5 +240,5 @@ def test_a_large_job_blocks_others_for_times_that_double(minutes: float, holds: 
     assert holds_back(minutes * 60) is holds
 
 
-def test_clocks_that_differ_are_no_error() -> None:
+def test_clocks_that_differ_are_not_an_error() -> None:
     assert holds_back(-5)

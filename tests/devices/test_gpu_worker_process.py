@@ -1,19 +1,21 @@
 """A real `python -m worker` on two simulated GPUs; only NVML and the stages are stubs."""
 
+import json
 import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from chaos.checker import is_free
+from chaos.checks.checker import is_free
 from service.jobs.commands import cancel
 from service.store.scope import EVERYTHING
-from tests.support import services
-from tests.support.job_rows import get, history_of
-from tests.support.worker_stack import SECONDS, Stack, descendants, pool_of
+from tests.support.processes import is_alive
+from tests.support.servers import services
+from tests.support.store.job_rows import get, history_of
+from tests.support.warm_processes import Process
+from tests.support.workers.stack import SECONDS, Stack, descendants, pool_of
 
 pytestmark = [
     pytest.mark.long,
@@ -23,10 +25,12 @@ HANGS: dict[str, Any] = {"metadata": {"stub.train": "hang"}}
 
 
 @pytest.fixture
-def worker(stack: Stack) -> subprocess.Popen[bytes]:
+def worker(stack: Stack) -> Process:
     """For trainings; another worker runs the stages on the CPU."""
     stack.start_worker("--queues", "cpu", "--name", "cpu")
-    return stack.start_worker("--queues", "gpu", "--name", "gpu", module="tests.stubs.gpu_worker")
+    return stack.start_worker(
+        "--queues", "gpu", "--name", "gpu", module="tests.support.workers.gpu_worker"
+    )
 
 
 def training(stack: Stack, job_id: str) -> Path:
@@ -51,7 +55,13 @@ def gpus_of(stack: Stack, job_id: str) -> list[str]:
     return gpus
 
 
-def stage_of(worker: subprocess.Popen[bytes], folder: Path) -> psutil.Process:
+def seen_by(folder: Path) -> dict[str, str]:
+    """What the stage of this attempt has in its environment about GPUs."""
+    found: dict[str, str] = json.loads((folder / "gpus.json").read_text())
+    return found
+
+
+def stage_of(worker: Process, folder: Path) -> psutil.Process:
     [stage] = [
         process
         for process in descendants(worker)
@@ -61,15 +71,14 @@ def stage_of(worker: subprocess.Popen[bytes], folder: Path) -> psutil.Process:
 
 
 def test_each_training_has_its_gpus_alone_and_a_large_one_gets_its_turn(
-    stack: Stack, worker: subprocess.Popen[bytes]
+    stack: Stack, worker: Process
 ) -> None:
     small = [stack.submit(**HANGS) for _ in range(2)]
     folders = [training(stack, job_id) for job_id in small]
     assert sorted(gpus_of(stack, job_id) for job_id in small) == [["GPU-a"], ["GPU-b"]]
     for job_id, folder in zip(small, folders, strict=True):
-        environment = stage_of(worker, folder).environ()
-        assert environment["CUDA_VISIBLE_DEVICES"] == gpus_of(stack, job_id)[0]
-        assert environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+        [gpu] = gpus_of(stack, job_id)
+        assert seen_by(folder) == {"CUDA_VISIBLE_DEVICES": gpu, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     assert get(stack.database, small[0]).worker_id == get(stack.database, small[1]).worker_id
     large = stack.submit(resources={"gpus": 2}, **HANGS)
     wait_prepared(stack, large)
@@ -79,7 +88,7 @@ def test_each_training_has_its_gpus_alone_and_a_large_one_gets_its_turn(
         cancel(stack.database, stack.dispatcher, EVERYTHING, job_id)
     folder = training(stack, large)
     assert gpus_of(stack, large) == ["GPU-a", "GPU-b"]
-    assert stage_of(worker, folder).environ()["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
+    assert seen_by(folder)["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
     assert get(stack.database, later).state == "queued"
     cancel(stack.database, stack.dispatcher, EVERYTHING, large)
     services.wait_until(
@@ -88,9 +97,7 @@ def test_each_training_has_its_gpus_alone_and_a_large_one_gets_its_turn(
 
 
 @pytest.mark.heavy
-def test_a_killed_process_leaves_its_gpu_to_the_next_job(
-    stack: Stack, worker: subprocess.Popen[bytes]
-) -> None:
+def test_a_killed_process_leaves_its_gpu_to_the_next_job(stack: Stack, worker: Process) -> None:
     first, second = [stack.submit(**HANGS) for _ in range(2)]
     folder = training(stack, first)
     training(stack, second)
@@ -103,7 +110,7 @@ def test_a_killed_process_leaves_its_gpu_to_the_next_job(
     supervisor.send_signal(signal.SIGKILL)
     training(stack, next_one)
     assert gpus_of(stack, next_one) == [gpu]
-    assert not stage.is_running()
+    assert not is_alive(stage)
     assert gpus_of(stack, second) == [other]
     worker.terminate()
     worker.wait(SECONDS)
@@ -118,7 +125,7 @@ def test_a_killed_process_leaves_its_gpu_to_the_next_job(
 
 @pytest.mark.heavy
 def test_a_worker_that_serves_all_leaves_a_process_to_the_cpu(stack: Stack) -> None:
-    worker = stack.start_worker("--name", "all", module="tests.stubs.gpu_worker")
+    worker = stack.start_worker("--name", "all", module="tests.support.workers.gpu_worker")
     large = stack.submit(resources={"gpus": 2}, **HANGS)
     training(stack, large)
     # One process waits for the GPUs of the first of these; their `prepare` needs another.

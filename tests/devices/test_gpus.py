@@ -5,7 +5,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from service.contract.routing import most_for_one_job
-from tests.fakes.nvml import GIB, NO_PERMISSION, NOT_SUPPORTED, Gpu, Nvml
+from tests.support.gpus.nvml import GIB, NO_PERMISSION, NOT_SUPPORTED, Gpu, Nvml
 from worker.devices import gpus as devices
 
 LOST: int = pynvml.NVML_ERROR_GPU_IS_LOST

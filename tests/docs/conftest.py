@@ -15,7 +15,9 @@ def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def reader(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Iterator[Reader]:
+def reader(
+    tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path, processes: None
+) -> Iterator[Reader]:
     folder = tmp_path_factory.mktemp("reader") / "finetune"
     names = {"sentence-transformers/all-MiniLM-L6-v2": tiny_bert}
     with reading(folder, tiny_bert.parent, names) as reader:

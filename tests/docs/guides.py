@@ -20,7 +20,7 @@ class Guide:
     text: str
 
     @classmethod
-    def of(cls, task: str) -> "Guide":
+    def read(cls, task: str) -> "Guide":
         return cls(task, (FOLDER / f"{task}.md").read_text(encoding="utf-8"))
 
     @property

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from service.cli import local_files
-from service.cli.spec_file import read_spec
+from service.cli.spec import local_files
+from service.cli.spec.spec_file import read_spec
 from service.contract.search.spec import SearchSpec
-from service.contract.spec import JobSpec
+from service.contract.spec.spec import JobSpec
 from tests.docs.pages import ROOT, code_spans
 
 FOLDER = ROOT / "examples"

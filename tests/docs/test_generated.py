@@ -6,9 +6,9 @@ import pytest
 
 from scripts.reference import commands, routes, settings
 from scripts.reference.__main__ import PAGES, write
-from service.api.app import create_app
 from service.settings import Settings
 from tests.docs.pages import ROOT
+from tests.support.openapi import document
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +36,8 @@ def test_a_size_has_a_unit() -> None:
     assert "| `FINETUNE_MAX_UPLOAD_BYTES` | 5 GiB | Size of" in settings.page()
 
 
-def test_each_route_is_in_a_section(tmp_path: Path) -> None:
-    paths = create_app(Settings(home=tmp_path)).openapi()["paths"]
+def test_each_route_is_in_a_section() -> None:
+    paths = document()["paths"]
     listed = {line.split("`")[1] for line in routes.page().splitlines() if line.startswith("| `")}
     assert listed == {f"{method.upper()} {path}" for path in paths for method in paths[path]}
 

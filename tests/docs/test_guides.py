@@ -10,10 +10,10 @@ import yaml
 from datasets import Dataset
 
 from service.contract.failures import StageError
-from service.contract.spec import JobSpec
+from service.contract.spec.spec import JobSpec
 from tests.docs import guides
 from tests.docs.guides import Guide
-from worker.data.cleaning import Checking
+from worker.data.cleaning import RowChecker
 from worker.data.formats import open_table
 from worker.data.table import RowError, Source
 from worker.tasks import row_checks
@@ -67,7 +67,7 @@ def messages(guide: Guide, before: str, after: str | bytes, folder: Path) -> str
     body: Any = yaml.safe_load(guide.file(".yaml")[1])
     body["dataset"]["train"] = "file-1"
     spec = JobSpec.model_validate(body)
-    checking = Checking(
+    checking = RowChecker(
         row_checks.columns(spec.task.type, "train", spec.columns, spec.task),
         row_checks.ROW_CHECKS[spec.task.type].cleaner("train", spec.task),
         limit=None,
@@ -83,7 +83,7 @@ def messages(guide: Guide, before: str, after: str | bytes, folder: Path) -> str
 class TestGuides:
     @pytest.mark.parametrize("task", guides.TASKS)
     def test_the_file_of_the_page_has_ten_good_rows(self, task: str, tmp_path: Path) -> None:
-        guide = Guide.of(task)
+        guide = Guide.read(task)
         name, _ = guide.file(".csv")
         assert messages(guide, "", "", tmp_path) == ""
         assert len(list(open_table(Source(tmp_path / name, name), "auto").rows(()))) == 10
@@ -92,13 +92,13 @@ class TestGuides:
     def test_the_errors_of_the_page_are_those_of_a_job(
         self, task: str, before: str, after: str | bytes, number: int, tmp_path: Path
     ) -> None:
-        guide = Guide.of(task)
+        guide = Guide.read(task)
         assert guide.errors[number] in messages(guide, before, after, tmp_path)
 
     def test_a_label_that_no_training_row_has(self) -> None:
         with pytest.raises(RowError) as raised:
             Classes(("B-PER", "O")).require(["B-ORG"])
-        assert str(raised.value).startswith(Guide.of("token-classification").errors[2])
+        assert str(raised.value).startswith(Guide.read("token-classification").errors[2])
 
     def test_too_little_text_for_a_block(self, tmp_path: Path) -> None:
         context: Any = SimpleNamespace(
@@ -110,20 +110,20 @@ class TestGuides:
         rows = Dataset.from_dict({"text": ["of 35 tokens"]})
         with pytest.raises(StageError) as raised:
             write_blocks("validation", rows, context, tmp_path / "blocks", None)
-        assert str(raised.value) == Guide.of("causal-lm").errors[2]
+        assert str(raised.value) == Guide.read("causal-lm").errors[2]
 
     def test_a_tokenizer_that_has_no_mask(self) -> None:
-        with pytest.raises(StageError, match=re.escape(Guide.of("masked-lm").errors[2])):
+        with pytest.raises(StageError, match=re.escape(Guide.read("masked-lm").errors[2])):
             require_mask_token(SimpleNamespace(mask_token_id=None))
 
     def test_a_tokenizer_that_has_no_chat_template(self) -> None:
         tokenizer = SimpleNamespace(chat_template=None)
-        with pytest.raises(StageError, match=re.escape(Guide.of("chat").errors[2])):
+        with pytest.raises(StageError, match=re.escape(Guide.read("chat").errors[2])):
             templates.chosen(tokenizer, None)
 
     @pytest.mark.parametrize("task", guides.TASKS)
     def test_a_page_is_short_and_explains_three_errors(self, task: str) -> None:
-        guide = Guide.of(task)
+        guide = Guide.read(task)
         assert len(guide.errors) == 3
         assert len(guide.text.splitlines()) < 130
         assert f"type: {task}\n" in guide.file(".yaml")[1]

@@ -46,7 +46,9 @@ class TestTheCheck:
         (tmp_path / "other.md").write_text("# Other\n\n## `finetune up`, twice\n\n## A (b.c) d\n")
         return tmp_path
 
-    @pytest.mark.parametrize("link", ["gone.md", "other.md#gone", "#gone", "other.md#A-bc-d"])
+    @pytest.mark.parametrize(
+        "link", ["missing.md", "other.md#missing", "#missing", "other.md#A-bc-d"]
+    )
     def test_names_a_broken_link(self, folder: Path, link: str) -> None:
         (folder / "page.md").write_text(f"# Page\n\nSee [there]({link}).\n")
         assert broken_links(folder / "page.md") == [link]
@@ -59,7 +61,7 @@ class TestTheCheck:
         assert broken_links(folder / "page.md") == []
 
     def test_reads_no_link_in_a_code_block(self, folder: Path) -> None:
-        (folder / "page.md").write_text("# Page\n\n```\n# no heading\n[x](gone.md)\n```\n")
+        (folder / "page.md").write_text("# Page\n\n```\n# no heading\n[x](missing.md)\n```\n")
         assert broken_links(folder / "page.md") == []
         assert anchors((folder / "page.md").read_text()) == {"page"}
 

@@ -15,28 +15,28 @@ import typer
 import yaml
 
 from benchmarks import __main__ as benchmarks
-from service.api import plots
-from service.api.app import create_app
+from service.api.searches import plot_cache
 from service.cli.app import app
-from service.contract.dataset import DatasetSpec
-from service.contract.hub import HubSpec
-from service.contract.model import ModelSpec
 from service.contract.search.objectives import Objective
 from service.contract.search.pruners import PrunerSpec
 from service.contract.search.samplers import SamplerSpec
 from service.contract.search.space import Dimension
 from service.contract.search.spec import SearchSpec
 from service.contract.search.states import TrialState
-from service.contract.spec import JobSpec
-from service.contract.tasks import TASKS
-from service.contract.tracking import TrackingSpec
+from service.contract.spec.dataset import DatasetSpec
+from service.contract.spec.hub import HubSpec
+from service.contract.spec.model import ModelSpec
+from service.contract.spec.spec import JobSpec
+from service.contract.spec.tracking import TrackingSpec
+from service.contract.tasks.tasks import TASKS
 from service.settings import Settings
 from tests.api.conftest import running
 from tests.docs.pages import ROOT, blocks, code_spans, name_of, pages
+from tests.support.openapi import document
 from worker.tasks.chat import templates
 
 TEXTS = {name_of(page): page.read_text(encoding="utf-8") for page in pages()}
-# The changelog may name what is gone.
+# The changelog may name what has been removed.
 EVERYTHING = "\n".join(text for name, text in TEXTS.items() if name != "CHANGELOG.md")
 CLIENT_VARIABLES = {"FINETUNE_URL", "FINETUNE_API_KEY", "FINETUNE_PROJECT"}
 COMPOSE_VARIABLES = {"FINETUNE_BIND"}
@@ -81,7 +81,7 @@ class TestCommandLine:
         shown = set(
             re.findall(r"python -m ((?:service|worker|chaos|benchmarks)[\w.]*)", EVERYTHING)
         )
-        assert {"chaos", "chaos.exact_resume"} <= shown
+        assert {"chaos", "chaos.attacks.trainings.exact_resume"} <= shown
         assert [name for name in sorted(shown) if find_spec(name) is None] == []
 
     def test_the_workflows_call_make_targets(self) -> None:
@@ -96,8 +96,8 @@ class TestCommandLine:
 
 
 class TestRoutes:
-    def test_the_page_names_no_other(self, tmp_path: Path) -> None:
-        paths = create_app(Settings(home=tmp_path)).openapi()["paths"]
+    def test_the_page_names_no_other(self) -> None:
+        paths = document()["paths"]
         routes = {f"{method.upper()} {path}" for path in paths for method in paths[path]}
         named = set(
             re.findall(r"`((?:GET|POST|PUT|PATCH|DELETE) /[^`?]*)", TEXTS["docs/http-api.md"])
@@ -158,7 +158,7 @@ class TestSearches:
         assert set(model.model_fields) - {"name", "seed", "unit"} <= named
 
     def test_each_state_and_figure_is_described(self) -> None:
-        assert {*TrialState, *plots.NAMES} <= set(code_spans(self.PAGE))
+        assert {*TrialState, *plot_cache.NAMES} <= set(code_spans(self.PAGE))
 
     def test_the_search_and_its_variations_are_valid(self) -> None:
         whole, *parts = map(yaml.safe_load, blocks(self.PAGE, "yaml"))

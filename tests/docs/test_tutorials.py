@@ -12,6 +12,7 @@ from tests.support.reader import Reader, without_hub
 
 NOT_RUN = (
     "make demo",  # TestDemo runs it, by itself
+    "make test",  # runs this
     "make up",  # the fixture does, on other ports
     "make site",  # installs the site's generator; the workflow runs it
     "docker compose",  # tests/containers
@@ -41,6 +42,7 @@ pytestmark = pytest.mark.timeout(900)
 
 
 class TestCommands:
+    @pytest.mark.usefixtures("processes")
     def test_make_up_runs_the_service(self) -> None:
         # Without what a make that runs the tests hands on to this one.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")}
@@ -94,6 +96,7 @@ class TestCommands:
         assert printed[-1] == "status 1"
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.heavy
 @pytest.mark.timeout(1600)  # no less than make has, whose output tells how far it came
 class TestDemo:

@@ -5,17 +5,20 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import psutil
 import pytest
 
-from tests.support.services import wait_until
-from worker.doctor.__main__ import main
+from tests.support.servers.services import wait_until
+from worker.doctor.__main__ import _is_selected, _parse, main
 from worker.doctor.isolated import function_of
 from worker.doctor.registry import CHECKS
 
+# The run with all checks trains: a minute on two cores, more on busy ones.
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 ROOT = Path(__file__).resolve().parents[2]
 FINETUNE = str(Path(sys.executable).parent / "finetune")
 TOKEN = "hf_never-show-this-token"
@@ -45,31 +48,53 @@ def report_of(folder: Path) -> Any:
     return json.loads((folder / "doctor-report.json").read_text())
 
 
-Ran = tuple[Path, "subprocess.CompletedProcess[str]"]
+@dataclass(frozen=True)
+class Ran:
+    """What `finetune doctor` made in a folder."""
+
+    folder: Path
+    done: "subprocess.CompletedProcess[str]"
+    checks: list[str]
 
 
-@pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    """`finetune doctor --quick` in a folder, once for all tests that look at what it made."""
+# Without those that train: test_tasks.py has a server that imports torch once for all of them.
+SOME: Final = [check.name for check in CHECKS if not check.trains]
+ALL: Final = [check.name for check in CHECKS if not check.thorough]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param((SOME, [f"--only={name}" for name in SOME]), id="some"),
+        pytest.param((ALL, []), id="all", marks=pytest.mark.heavy),
+    ],
+)
+def ran(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, processes: None
+) -> Ran:
+    """`finetune doctor` in a folder, once for all tests that look at what it made."""
+    checks, options = request.param
     folder = tmp_path_factory.mktemp("doctor")
-    return folder, doctor(folder, "--quick", "--report", "found")
+    return Ran(folder, doctor(folder, "--report", "found", *options), checks)
 
 
-class TestQuick:
-    def test_every_quick_check_has_its_line(self, ran: Ran) -> None:
-        folder, done = ran
-        assert (done.returncode, done.stderr) == (0, "")
-        wanted = [check.name for check in CHECKS if check.quick]
-        assert wanted == [check["name"] for check in report_of(folder / "found")["checks"]]
+class TestReport:
+    def test_no_check_of_this_machine_fails_and_each_has_its_line(self, ran: Ran) -> None:
+        """Those of `--thorough` are in test_tasks.py."""
+        done, wanted = ran.done, ran.checks
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        assert wanted == [check["name"] for check in report_of(ran.folder / "found")["checks"]]
         table = [line.split()[0] for line in done.stdout.splitlines() if line[:1].isalpha()]
         assert [name for name in table if name in wanted] == wanted
         assert f"Report: {Path('found') / 'doctor-report.json'}" in done.stdout
 
     def test_what_a_cpu_has_is_ok_and_the_rest_was_not_run(self, ran: Ran) -> None:
-        report = report_of(ran[0] / "found")
+        report = report_of(ran.folder / "found")
         found = {check["name"]: check for check in report["checks"]}
         assert report["status"] in ("ok", "warning")
-        for name in ("torch", "products", "compiler", "allocator", "home"):
+        ok = {"torch", "products", "compiler", "compile", "allocator", "home", "packing"}
+        for name in ok.intersection(ran.checks):
             assert found[name]["status"] == "ok", found[name]
         assert found["devices"]["status"] == "not_run"
         assert found["devices"]["reason"] == "this machine has no NVIDIA GPU"
@@ -77,7 +102,7 @@ class TestQuick:
         assert 0 < errors["cpu fp32"] < 1e-5 < errors["cpu bf16"] < 1e-2
 
     def test_it_leaves_two_files_that_hold_versions_and_no_secret(self, ran: Ran) -> None:
-        folder, done = ran
+        folder, done = ran.folder, ran.done
         markdown = (folder / "found" / "doctor-report.md").read_text()
         for text in (done.stdout, markdown, (folder / "found/doctor-report.json").read_text()):
             assert "never-show-this" not in text
@@ -90,6 +115,7 @@ class TestQuick:
 
 
 class TestEndings:
+    @pytest.mark.usefixtures("processes")
     def test_a_failed_check_prints_a_remedy_and_sets_the_exit_status(self, tmp_path: Path) -> None:
         (tmp_path / "home").write_text("a file where the folder should be")
         done = doctor(tmp_path, "--only", "home")
@@ -106,6 +132,7 @@ class TestEndings:
             main()
         assert "invalid choice: 'heart'" in capsys.readouterr().err
 
+    @pytest.mark.usefixtures("processes")
     def test_an_interrupt_still_leaves_a_report_and_no_process(self, tmp_path: Path) -> None:
         process = subprocess.Popen(
             [FINETUNE, "doctor", "--only", "open-files", "--json", "--report", "found"],
@@ -125,6 +152,23 @@ class TestEndings:
         assert report["interrupted"]
         assert [check["status"] for check in report["checks"]] == ["not_run"]
         assert not any(child.is_running() for child in children)
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        (["--quick"], {check.name for check in CHECKS if check.quick}),
+        ([], {check.name for check in CHECKS if not check.thorough}),
+        (["--thorough"], {check.name for check in CHECKS}),
+        (["--quick", "--only", "packing", "--only", "home"], {"packing", "home"}),
+    ],
+)
+def test_which_checks_are_made(
+    options: list[str], names: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["doctor", *options])
+    parsed = _parse()
+    assert {check.name for check in CHECKS if _is_selected(check, parsed)} == names
 
 
 def test_the_table_of_checks() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from tests.fakes.nvml import Gpu, Nvml
+from tests.support.gpus.nvml import Gpu, Nvml
 from worker.devices.gpus import gpus
 from worker.doctor.check import Context, TorchView
 from worker.doctor.checks.gpus import devices, driver, torch_build

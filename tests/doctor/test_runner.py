@@ -6,10 +6,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.services import wait_until
+from tests.support.servers.services import wait_until
 from worker.doctor import isolated
 from worker.doctor.check import GPU, TORCH, Check, Context, TorchView
-from worker.doctor.isolated import Done
+from worker.doctor.isolated import ProcessResult
 from worker.doctor.runner import Examination, lacks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,7 +20,7 @@ def check(name: str, *, seconds: float = 60, needs: tuple[str, ...] = ()) -> Che
 
 
 @pytest.fixture(autouse=True)
-def _here(monkeypatch: pytest.MonkeyPatch) -> None:
+def _here(monkeypatch: pytest.MonkeyPatch, processes: None) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     # Asked once for all, in test_command: it takes a process that imports torch.
     monkeypatch.setattr(Examination, "_context", lambda done: Context(scratch=done.scratch))
@@ -40,6 +40,7 @@ def has_ended(folder: Path) -> bool:
 
 
 class TestEachCheck:
+    @pytest.mark.usefixtures("processes")
     def test_a_crash_is_one_failed_line_and_the_rest_is_run(self, tmp_path: Path) -> None:
         lines = examine(tmp_path, check("crash"), check("die"), check("good")).lines
         assert [line.finding.status for line in lines] == ["failed", "failed", "ok"]
@@ -50,6 +51,7 @@ class TestEachCheck:
         # What a check wrote is removed.
         assert [*map(str, tmp_path.rglob("good*"))] == []
 
+    @pytest.mark.usefixtures("processes")
     def test_one_that_hangs_is_killed_with_all_that_it_started(self, tmp_path: Path) -> None:
         [line] = examine(tmp_path, check("hang", seconds=3)).lines
         assert line.finding.status == "failed"
@@ -57,6 +59,7 @@ class TestEachCheck:
         assert line.finding.reason == "waiting for a GPU that never answers"
         assert has_ended(tmp_path)
 
+    @pytest.mark.usefixtures("processes")
     def test_an_interrupt_ends_the_one_at_hand_and_leaves_the_rest(self, tmp_path: Path) -> None:
         def interrupt() -> None:
             wait_until((tmp_path / "child").exists, 60, "the check that hangs")
@@ -74,9 +77,9 @@ class TestEachCheck:
     ) -> None:
         limits = []
 
-        def run(*_: object, seconds: float) -> Done:
+        def run(*_: object, seconds: float) -> ProcessResult:
             limits.append(seconds)
-            return Done(None, "", None)
+            return ProcessResult(None, "", None)
 
         monkeypatch.setattr(isolated, "run", run)
         [line] = examine(tmp_path, check("good", seconds=3), in_background=True).lines

@@ -1,4 +1,4 @@
-"""What `finetune doctor` says about the sandbox."""
+"""What `finetune doctor` reports about the sandbox."""
 
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from worker.supervision.limits import delegated_group
 from worker.supervision.limits.delegated_group import NoGroupsError
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize(
     ("mode", "used", "status"),
     [

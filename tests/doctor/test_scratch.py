@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from service import locked_folder
+from service.system import locked_folder
 from worker.doctor import scratch
 
 

@@ -4,23 +4,44 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
-from service.contract.events import Metric
-from service.contract.tasks import TASKS
-from worker.doctor.check import Context
+from service.contract.stage.events import Metric
+from service.contract.tasks.tasks import TASKS
+from worker.doctor.check import Context, TorchView
 from worker.doctor.checks import tasks, trainings
 from worker.doctor.checks.tasks import ACTIONS, TABLE, Trial
-from worker.doctor.jobs import Ended, Jobs, StageFailedError
+from worker.doctor.jobs import FinishedStage, Jobs, StageFailedError
+from worker.doctor.registry import CHECKS
+from worker.doctor.runner import Examination
 
 Of = Callable[[str], Trial]
+# What tasks do not share: how they compute a loss, batches of pairs, a model that generates, and
+# adapters beside a new head. The others resume and adapt by the same code, and a translation is
+# evaluated and written as a summary is: its own metric is among the numbers of its training.
+_OWN: Final = {
+    "resume": {"masked-lm", "summarization", "preference"},
+    "adapter": {"question-answering", "causal-lm", "summarization", "preference", "reward"},
+    "evaluate": TABLE.keys() - {"translation", "chat"},
+    "predict": TABLE.keys() - {"translation"},
+}
+
+
+def _cells() -> Iterator[Any]:
+    for task, action in product(TABLE, ACTIONS):
+        is_same = task not in _OWN.get(action, TABLE)
+        yield pytest.param(task, action, marks=[pytest.mark.heavy] * is_same)
+
+
+CELLS: Final = [*_cells()]
 
 
 @pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
+def jobs(tmp_path_factory: pytest.TempPathFactory, processes: None) -> Iterator[Jobs]:
     folder = tmp_path_factory.mktemp("jobs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")  # golden numbers depend on how sums are split
@@ -38,8 +59,7 @@ class TestTable:
     def test_it_has_every_task(self) -> None:
         assert set(TABLE) == set(TASKS)
 
-    @pytest.mark.parametrize("action", ACTIONS)
-    @pytest.mark.parametrize("task", TABLE)
+    @pytest.mark.parametrize(("task", "action"), CELLS)
     def test_as_expected(self, trial: Of, task: str, action: str) -> None:
         assert trial(task).run(action) == ""
 
@@ -47,6 +67,7 @@ class TestTable:
         plain = TABLE["reward"]
         changed = replace(plain, losses=tuple(1.001 * loss for loss in plain.losses))
         monkeypatch.setitem(TABLE, "reward", changed)
+        monkeypatch.setattr(tasks, "ACTIONS", ("train", "evaluate"))  # the others are equal, above
         found = tasks.task(Context(scratch=Path(), name="reward"), jobs)
         assert (found.status, found.summary) == ("failed", "not as expected: train")
         assert found.reason.startswith("train: found {'losses': [0.66")
@@ -66,20 +87,32 @@ class TestTable:
         finally:
             jobs.deadline = float("inf")
 
+    @pytest.mark.usefixtures("processes")
     def test_a_crash_while_the_models_are_written_is_named(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (tmp_path / "torch.py").write_text("import os\nos.abort()\n")
+        # Stages find only what a confined one would see.
+        monkeypatch.setenv("FINETUNE_SANDBOX_READ", str(tmp_path), prepend=os.pathsep)
         monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
         own = Jobs(tmp_path, Context(scratch=tmp_path))
         with own, pytest.raises(StageFailedError, match="writes tiny models ended with signal 6"):
             own.body("reward")
 
 
-def test_batches_without_padding(jobs: Jobs) -> None:
-    """All pairs that this machine can run, run in CI's `finetune doctor`."""
-    found = trainings.compare(jobs.context.model_copy(update={"name": "packing"}), jobs)
-    assert found.status == "ok", found
+class TestTrainingChecks:
+    # One for each way to be unlike the plain form: batches without padding, another section of the
+    # spec, several processes. `make heavy` has all of them, in test_command.py.
+    @pytest.mark.parametrize("name", ["packing", "lora-8-bit", "ranks-fsdp"])
+    def test_has_the_losses_of_the_plain_form(
+        self, jobs: Jobs, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As the doctor runs it."""
+        monkeypatch.setattr(jobs, "deadline", float("inf"))  # the check's own ends with it
+        [check] = [check for check in CHECKS if check.name == name]
+        context = Context(scratch=Path(), torch=TorchView(version="2"))
+        line = Examination([check], jobs.folder)._line(check, context, jobs)
+        assert (line.check, line.finding.status) == (check, "ok"), line.finding
 
 
 class _Scripted(Jobs):
@@ -93,11 +126,11 @@ class _Scripted(Jobs):
     def body(self, task: str, *_: Any, **__: Any) -> dict[str, Any]:
         return {"task": task}
 
-    def train(self, body: Any, **training: Any) -> Ended:
+    def train(self, body: Any, **training: Any) -> FinishedStage:
         self.asked.append({**body, **training})
         losses = enumerate(next(self._ends))
         events = [Metric(kind="train", step=step, values={"loss": loss}) for step, loss in losses]
-        return Ended(Path(), [*events], {})
+        return FinishedStage(Path(), [*events], {})
 
 
 class TestPairs:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.e2e.data import write_squad
 from tests.e2e.stack import Stack, running
-from tests.fakes.hub import HubDouble
+from tests.support.hub import HubDouble
 from tests.support.models import save_tiny_bert
 
 TOKEN = "hf_" + "e2e" * 11
@@ -30,7 +30,7 @@ def hub() -> Iterator[HubDouble]:
         yield hub
 
 
-@pytest.fixture(scope="package", params=["sqlite-valkey", "postgres-redis"])
+@pytest.fixture(scope="package", params=["postgres-redis", "sqlite-valkey"])
 def stack(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
@@ -43,6 +43,7 @@ def stack(
         "FINETUNE_HUB_ENDPOINT": hub.endpoint,
         "FINETUNE_HUB_TOKEN": TOKEN,
         "HF_HUB_DISABLE_XET": "1",
+        "FINETUNE_WEBHOOK_ALLOW": "127.0.0.1",
         "FINETUNE_MODEL_ROOTS": str(tiny_model.parent),
     }
     with running(tmp_path_factory.mktemp(request.param), request.param, variables) as stack:

@@ -7,7 +7,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from tests.e2e.stack import Stack
-from tests.support.services import wait_until
+from tests.support.servers.services import wait_until
 
 
 def job_body(stack: Stack, model: Path, squad: dict[str, Path], **changes: Any) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -13,7 +12,9 @@ from typing import Any
 import httpx
 import psutil
 
-from tests.support import services
+from tests.support import warm_processes
+from tests.support.servers import services
+from tests.support.warm_processes import Process, Warm
 
 BIN = Path(sys.executable).parent
 ENDED = ("succeeded", "failed", "cancelled")
@@ -22,14 +23,11 @@ ENDED = ("succeeded", "failed", "cancelled")
 class Part:
     """One process and everything that it started."""
 
-    def __init__(self, name: str, arguments: list[str], env: Mapping[str, str], log: Path) -> None:
+    def __init__(self, name: str, arguments: list[str], process: Process, log: Path) -> None:
         self.name = name
         self.arguments = arguments
+        self.process = process
         self._log = log
-        with log.open("ab") as out:
-            self.process = subprocess.Popen(
-                arguments, env=dict(env), stdout=out, stderr=out, start_new_session=True
-            )
 
     def family(self) -> list[psutil.Process]:
         """The process and all its descendants that live now."""
@@ -56,7 +54,7 @@ class Part:
         self.process.wait(10)
 
     def stops(self) -> int:
-        """How often it has told a stage to stop."""
+        """How often it has asked a stage to stop."""
         return self._log.read_text(errors="replace").count("stage.stopping")
 
     def tail(self) -> str:
@@ -64,7 +62,11 @@ class Part:
 
 
 class Stack:
-    """Short leases, so that a lost worker is noticed within seconds."""
+    """Short leases, so that a lost worker is noticed within seconds.
+
+    Its processes are forked from a warm one; `finetune up`, which the documentation's tests start,
+    starts them as new interpreters.
+    """
 
     worker_module = "worker"
 
@@ -73,7 +75,7 @@ class Stack:
         port = services.free_port()
         self.url = f"http://127.0.0.1:{port}"
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("FINETUNE_", "HF_"))}
-        stubs = Path(__file__).resolve().parents[1] / "stubs"
+        stubs = Path(__file__).resolve().parents[1] / "support" / "stages"
         self.env = inherited | {
             "FINETUNE_HOME": str(home),
             "FINETUNE_PORT": str(port),
@@ -89,22 +91,31 @@ class Stack:
             "OMP_NUM_THREADS": "1",
             **variables,
         }
-        self.http = httpx.Client(base_url=self.url, timeout=30)
+        self.http = httpx.Client(base_url=self.url, timeout=30, verify=False)
         self.parts: dict[str, Part] = {}
 
     def start(self) -> None:
-        migrate = [str(BIN / "finetune"), "migrate"]
-        subprocess.run(migrate, env=self.env, check=True, stdout=subprocess.DEVNULL)
-        self.start_part("api", [str(BIN / "finetune"), "api"])
-        self.start_part("reconciler", [str(BIN / "finetune"), "reconciler"])
+        self.start_part("migrate", ["service.cli", "migrate"])
+        migrated = self.parts.pop("migrate")
+        assert migrated.process.wait(60) == 0, migrated.tail()
+        self.start_part("api", ["service.cli", "api"])
+        self.start_part("reconciler", ["service.cli", "reconciler"])
         self.start_worker()
         services.wait_until(self._answers, 30, "the API")
 
     def start_worker(self, name: str = "worker") -> None:
-        self.start_part(name, [sys.executable, "-m", self.worker_module, "--queues", "cpu,gpu"])
+        self.start_part(name, [self.worker_module, "--queues", "cpu,gpu"])
 
     def start_part(self, name: str, arguments: list[str]) -> None:
-        self.parts[name] = Part(name, arguments, self.env, self.home / f"{name}.log")
+        """`arguments`: the module and its arguments."""
+        log = self.home / f"{name}.log"
+        module, *options = arguments
+        process = self.warm().start(module, options, self.env, log)
+        self.parts[name] = Part(name, arguments, process, log)
+
+    def warm(self) -> Warm:
+        """What its processes are forked from."""
+        return warm_processes.of_all_tests()
 
     def stop(self) -> None:
         """The workers first: they give their jobs back while all else still runs."""
@@ -152,7 +163,7 @@ class Stack:
                 raise AssertionError(f"{json.dumps(page, indent=1)}\n{self.log(job_id)}")
             return reached(page)
 
-        services.wait_until(arrived, seconds, f"job {job_id}")
+        services.wait_until(arrived, seconds, f"job {job_id}", most_pause=0.2)
         return page
 
     def finish(self, job_id: str, state: str = "succeeded", seconds: float = 240) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.cli.up_process import Up
-from tests.support import service_wheel, strange_modules
-from tests.support.services import wait_until
+from tests.cli.servers.up_process import Up
+from tests.support.servers.services import wait_until
+from tests.support.wheels import service_wheel, strange_modules
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(900)]
 
@@ -44,7 +44,9 @@ class Service:
         )
         try:
             url = up.wait_ready().url
-            with httpx.Client(base_url=url, headers=up.authorization(), timeout=30) as http:
+            with httpx.Client(
+                base_url=url, headers=up.authorization(), timeout=30, verify=False
+            ) as http:
                 yield http
         finally:
             up.process.terminate()
@@ -87,7 +89,7 @@ def _wait(http: httpx.Client, path: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def environment(tmp_path_factory: pytest.TempPathFactory, processes: None) -> Path:
     folder = tmp_path_factory.mktemp("installed")
     service_wheel.install(folder / "environment", folder)
     return folder / "environment"

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from chaos.pace import Pace
+from chaos.faults.pace import Pace
 from tests.e2e.jobs import ended_run, job_body, losses, trained_to, training
 from tests.e2e.stack import Stack
 from tests.support.processes import is_alive
-from tests.support.services import wait_until
+from tests.support.servers.services import wait_until
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.long]
 
 
-# Each of them takes a minute: one pair of database and broker is enough, the short ones see both.
+# Each of them takes a minute: one pair of database and broker is enough.
 _POSTGRES = pytest.mark.parametrize("stack", ["postgres-redis"], indirect=True)
 _SQLITE = pytest.mark.parametrize("stack", ["sqlite-valkey"], indirect=True)
 
@@ -97,7 +97,7 @@ class TestWishes:
 def _trains(stack: Stack) -> bool:
     """Whether a process runs the stage; the fork server only names it, as a module to import."""
     family = stack.parts["worker"].family()
-    return any(process.cmdline()[3:4] == ["worker.stages.train"] for process in family)
+    return any(process.cmdline()[3:4] == ["worker.stages.train.stage"] for process in family)
 
 
 def _attempts_at_training(stack: Stack, job_id: str) -> int:
@@ -155,7 +155,7 @@ class TestCancel:
         assert stack.http.post(f"/v1/jobs/{job_id}/cancel").status_code == 409
 
 
-@_SQLITE
+@_POSTGRES
 class TestBadData:
     def test_the_bad_row_is_named(
         self, stack: Stack, tiny_model: Path, squad: dict[str, Path], tmp_path: Path

@@ -14,9 +14,9 @@ from transformers import AutoModelForMaskedLM
 from tests.e2e.conftest import TOKEN
 from tests.e2e.jobs import ended_run, job_body
 from tests.e2e.stack import Stack
-from tests.fakes.hub import HubDouble
+from tests.support.hub import HubDouble
 from tests.support.processes import is_alive
-from tests.support.services import wait_until
+from tests.support.servers.services import wait_until
 
 pytestmark = [
     pytest.mark.timeout(400),

@@ -9,10 +9,10 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from tests.cli.up_process import Up
+from tests.cli.servers.up_process import Up
 from tests.e2e.conftest import TOKEN
-from tests.fakes.hub import HubDouble
-from tests.support.services import wait_until
+from tests.support.hub import HubDouble
+from tests.support.servers.services import wait_until
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.long, pytest.mark.heavy]
 
@@ -38,7 +38,7 @@ class Service:
         )
         address = self._up.wait_ready()
         headers = self._up.authorization()
-        self.http = httpx.Client(base_url=address.url, headers=headers, timeout=60)
+        self.http = httpx.Client(base_url=address.url, headers=headers, timeout=60, verify=False)
 
     def stop(self) -> None:
         self.http.close()
@@ -210,6 +210,7 @@ def replaced(home: Path) -> None:
             path.write_bytes(b"other bytes")
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_moved_home_and_a_copy(
     tmp_path: Path, hub: HubDouble, tiny_model: Path, squad: dict[str, Path]
 ) -> None:

@@ -1,6 +1,6 @@
 """Rows for the models of jobs, through HTTP, broker and worker, while the API is killed.
 
-What each task answers: tests/inference; what is refused: tests/api/test_predictions.py.
+What each task answers: tests/inference; what is refused: tests/api/interactive/test_predictions.py.
 """
 
 import json
@@ -13,7 +13,7 @@ from finetune_client import Client
 
 from tests.e2e.stack import Stack
 from tests.support.models import save_tiny_bert, save_tiny_t5
-from tests.support.services import wait_until
+from tests.support.servers.services import wait_until
 
 pytestmark = [
     pytest.mark.parametrize("stack", ["sqlite-valkey"], indirect=True),

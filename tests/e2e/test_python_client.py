@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.stack import BIN, Stack
-from tests.support.client_wheel import build
+from tests.support.wheels.client_wheel import build
 
 pytestmark = [
     pytest.mark.parametrize("stack", ["sqlite-valkey"], indirect=True),
@@ -43,7 +43,7 @@ for cell in notebook.cells:
 
 
 @pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def python(tmp_path_factory: pytest.TempPathFactory, processes: None) -> Path:
     """Of the environment."""
     folder = tmp_path_factory.mktemp("client")
     subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from service.contract.failures import FailureCode, StageError
-from service.contract.prediction_events import TrainedModel
+from service.contract.stage.prediction_events import TrainedModel
 from worker.inference import model_folder
 
 

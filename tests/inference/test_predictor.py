@@ -1,5 +1,6 @@
-"""A finished model on a few rows gives the answers of a job with `mode: predict`, or, for an
-adapter, those of the training that made it."""
+"""A finished model on a few rows gives the answers of the training that made it, which
+tests/tasks/test_modes.py compares with those of a job with `mode: predict`. Of language models only
+such a job gives answers."""
 
 import functools
 import json
@@ -15,21 +16,25 @@ import transformers
 from peft import PeftModel
 
 from service.contract.failures import FailureCode, StageError
-from service.contract.prediction_events import TrainedModel
-from service.contract.spec import JobSpec
+from service.contract.spec.spec import JobSpec
+from service.contract.stage.prediction_events import TrainedModel
 from tests.data.squad_sample import squad_rows
 from tests.support.models import save_tiny_gpt2
 from tests.tasks.samples import CASES
 from tests.tasks.stages import StagedJob, job_of, write_rows
-from tests.training.support import fails_with
+from tests.training.support.jobs import fails_with
 from worker.inference.predictor import Predictor
 from worker.inference.rows import refused
+from worker.training import cpu_products
 from worker.training.adapters.adapter import known_warnings
 
 EVERY_TIME = (
     *("question-answering", "text-classification", "token-classification"),
     *("causal-lm", "masked-lm", "summarization"),
 )
+OF_THEIR_TRAINING = {
+    *("question-answering", "text-classification", "token-classification", "summarization")
+}
 SELDOM = [pytest.param(name, marks=pytest.mark.heavy) for name in CASES if name not in EVERY_TIME]
 Once = Callable[[str], tuple[StagedJob, Path]]
 LABELS = ("answers", "label", "tags", "summary", "target", "completion")
@@ -126,12 +131,28 @@ def require_answers(expected: dict[str, Any], found: list[dict[str, Any]]) -> No
 
 class TestWholeModels:
     @pytest.mark.parametrize("name", [*EVERY_TIME, *SELDOM])
-    def test_answer_as_a_job_that_predicts(self, name: str, once: Once, tmp_path: Path) -> None:
+    def test_answer_as_jobs_do(self, name: str, once: Once, tmp_path: Path) -> None:
         trained, model = once(name)
-        expected = predicted(trained, model, tmp_path / "predicted")
+        if name in OF_THEIR_TRAINING:
+            expected = files(trained)
+        else:
+            expected = predicted(trained, model, tmp_path / "predicted")
         found = answers(predictor(trained, model, tmp_path / "try"), given(trained))
         require_answers(expected, found)
         assert len(found) == 8
+
+    def test_the_precision_is_that_of_its_own_layers(
+        self, once: Once, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As in the job: of other sizes, the other precision may be the faster one."""
+        trained, model = once("text-classification")
+        asked: list[Any] = []
+        measured = cpu_products.measured
+        monkeypatch.setattr(
+            cpu_products, "measured", lambda sizes: (asked.append(sizes), measured(sizes))[1]
+        )
+        answers(predictor(trained, model, tmp_path / "try"), given(trained))
+        assert asked == [[(384, 384)]]
 
     def test_questions_without_an_answer(self, tmp_path: Path) -> None:
         rows = squad_rows("train", "2.0")[:12]
@@ -174,7 +195,7 @@ class TestWholeModels:
         assert failure.message == "rows[1]: `question` is empty"
         assert failure.action == "Correct the rows, and ask again."
 
-    def test_generation_can_be_changed_and_long_prompts_are_told(
+    def test_generation_can_be_changed_and_long_prompts_are_reported(
         self, once: Once, tmp_path: Path
     ) -> None:
         trained, model = once("causal-lm")
@@ -199,7 +220,7 @@ class TestSafety:
             predictor(trained, model, tmp_path / "try")
         assert not (tmp_path / "ran").exists()
 
-    def test_weights_that_are_no_safetensors_are_refused(self, once: Once, tmp_path: Path) -> None:
+    def test_weights_other_than_safetensors_are_refused(self, once: Once, tmp_path: Path) -> None:
         trained, model = once("causal-lm")
         (model / "model.safetensors").rename(model / "pytorch_model.bin")
         with pytest.raises(Exception, match="safetensors"):
@@ -211,7 +232,7 @@ class TestAdapters:
         ("name", "adapter"),
         [
             ("question-answering", {"method": "lora"}),
-            ("text-classification", {"method": "lora"}),
+            pytest.param("text-classification", {"method": "lora"}, marks=pytest.mark.heavy),
             ("token-classification", {"method": "ia3"}),
             ("summarization", {"method": "prefix-tuning", "num_virtual_tokens": 4}),
         ],

@@ -11,14 +11,14 @@ from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from service.contract.failures import FailureCode, StageError
-from service.contract.peft import BASE_CONFIG_FOLDER
-from service.contract.prediction_events import PredictorRequest, TrainedModel
-from service.contract.predictions import Choice, PredictionRequest
-from service.contract.spec import JobSpec
-from service.contract.stages import StageRequest
+from service.contract.interactive.predictions import Choice, PredictionRequest
+from service.contract.spec.peft import BASE_CONFIG_FOLDER
+from service.contract.spec.spec import JobSpec
+from service.contract.stage.prediction_events import PredictorRequest, TrainedModel
+from service.contract.stage.stages import StageRequest
 from service.contract.states import Stage
 from tests.support.models import CHATML, save_tiny_llama
-from tests.training.support import fails_with
+from tests.training.support.jobs import fails_with
 from worker.inference.text_model import TextModel
 from worker.tasks.chat import jinja
 from worker.training.adapters.adapter import known_warnings
@@ -163,7 +163,7 @@ def test_a_chat_is_answered_after_its_template(
 
 
 class TestChatTemplate:
-    """It comes with the model, so it may be anybody's."""
+    """It comes with the model, so it is untrusted."""
 
     @pytest.mark.parametrize(
         ("template", "words"),

@@ -9,12 +9,12 @@ from service.errors import JobEndedError, JobNotFoundError, WrongStateError
 from service.jobs.commands import cancel, delete, pause, retry
 from service.jobs.dispatch import Dispatcher
 from service.settings import Settings
-from service.store import claims
 from service.store.database import Database, db_now
-from service.store.models import EventRow, JobRow
+from service.store.jobs import claims
 from service.store.scope import EVERYTHING
+from service.store.tables.jobs import EventRow, JobRow
 from tests.support.factories import make_job
-from tests.support.job_rows import get, put
+from tests.support.store.job_rows import get, put
 from tests.support.threads import all_at_once
 
 

@@ -10,7 +10,7 @@ import redis
 from service.contract.routing import Message, MessageKind
 from service.jobs.dispatch import Dispatcher
 from service.settings import Settings
-from tests.support import services
+from tests.support.servers import services
 from tests.support.threads import at_once
 
 
@@ -52,7 +52,7 @@ class TestWake:
         lists = ["cpu", *(f"cpu:{priority}" for priority in range(1, 10))]
         assert [client.llen(name) for name in lists] == [1] * 10
 
-    def test_nobody_listens(self) -> None:
+    def test_nothing_listens(self) -> None:
         sender = dispatcher(f"redis://127.0.0.1:{services.free_port()}/0")
         started = time.monotonic()
         assert not sender.enqueue(of_job("job-1"))
@@ -71,6 +71,7 @@ class TestWake:
             assert time.monotonic() - started < 2
             sender.close()
 
+    @pytest.mark.usefixtures("processes")
     def test_continues_after_a_restart_of_the_broker(self) -> None:
         with services.broker(services.valkey_binary()) as url:
             sender = dispatcher(url)

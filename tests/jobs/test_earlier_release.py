@@ -7,20 +7,20 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from service.contract.events import Notice
 from service.contract.failures import Failure, FailureCode
-from service.contract.spec import JobSpec
+from service.contract.spec.spec import JobSpec
+from service.contract.stage.events import Notice
 from service.contract.states import JobState
 from service.jobs import commands
 from service.jobs.dispatch import Dispatcher
 from service.settings import Settings
-from service.store import endings, lineage
 from service.store.database import Database
-from service.store.endings import Ending
+from service.store.jobs import endings, lineage
+from service.store.jobs.endings import Ending
 from service.store.scope import EVERYTHING
 from tests.stages.support import REQUEST, Running
 from tests.support.factories import POLICY, claim_job, make_job, make_spec
-from tests.support.job_rows import TRAINED, add_checkpoint, finished_job, get, put
+from tests.support.store.job_rows import TRAINED, add_checkpoint, finished_job, get, put
 from worker.inference.spec import of_prediction
 
 
@@ -50,7 +50,7 @@ def test_it_runs_and_is_retried(
 ) -> None:
     job_id = make_job(database)
     put(database, job_id, spec=earlier_spec)
-    failure = Failure.of(FailureCode.UNREADABLE_ROW, "Row 7 has no answer.", row=7)
+    failure = Failure.from_code(FailureCode.UNREADABLE_ROW, "Row 7 has no answer.", row=7)
     assert end(database, job_id, Ending.failed(failure)) is JobState.FAILED
     assert commands.retry(database, unreachable, settings, EVERYTHING, job_id) is JobState.QUEUED
     assert end(database, job_id, Ending.finished({"rows": 3})) is JobState.QUEUED
@@ -73,11 +73,12 @@ def test_other_jobs_use_its_results(
     assert spec.training.metric_for_best_model == "bleu"
 
 
+@pytest.mark.usefixtures("processes")
 def test_its_stages_start(tmp_path: Path, earlier_spec: dict[str, Any]) -> None:
     request = tmp_path / "request.json"
     request.write_text(json.dumps(REQUEST | {"spec": earlier_spec}))
     program = (
-        "from service.contract.events import Notice\n"
+        "from service.contract.stage.events import Notice\n"
         "from worker.stages.base import run_stage\n"
         "def main(request, channel):\n"
         "    metric = request.spec.training.metric_for_best_model\n"

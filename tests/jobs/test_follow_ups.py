@@ -7,7 +7,7 @@ import pytest
 
 from service.contract.failures import Failure, FailureCode
 from service.contract.follow_up import Publish, parsed
-from service.contract.hub import HubSpec
+from service.contract.spec.hub import HubSpec
 from service.contract.states import JobState
 from service.errors import (
     ArtifactGoneError,
@@ -18,14 +18,14 @@ from service.errors import (
 from service.jobs import commands
 from service.jobs.dispatch import Dispatcher
 from service.settings import Settings
-from service.store import endings
-from service.store.claims import Claim
 from service.store.database import Database, db_now
-from service.store.endings import Ending
-from service.store.models import JobRow
+from service.store.jobs import endings
+from service.store.jobs.claims import Claim
+from service.store.jobs.endings import Ending
 from service.store.scope import EVERYTHING
+from service.store.tables.jobs import JobRow
 from tests.support.factories import POLICY, claim_job, make_job
-from tests.support.job_rows import PREPARED, add_checkpoint, get, history_of, put
+from tests.support.store.job_rows import PREPARED, add_checkpoint, get, history_of, put
 
 HUB = HubSpec(model_id="org/elsewhere")
 TRAINED: dict[str, Any] = {
@@ -34,7 +34,7 @@ TRAINED: dict[str, Any] = {
     "precision": "fp32",
     "model_step": 30,
 }
-LOST = Failure.of(FailureCode.HUB_FORBIDDEN, "no")
+LOST = Failure.from_code(FailureCode.HUB_FORBIDDEN, "no")
 
 
 class Service:

@@ -15,17 +15,23 @@ from service.jobs.dispatch import Dispatcher
 from service.jobs.reconciler import Reconciler
 from service.searches import commands
 from service.settings import Settings
-from service.store import endings, mlflow_removals, search_tracking, searches, workers
 from service.store.database import Database, db_now
-from service.store.models import JobRow, PredictionRow, PreviewRow, WorkerRow
-from service.store.owner_models import DEFAULT_PROJECT
+from service.store.jobs import endings
+from service.store.scheduling import registration
 from service.store.scope import EVERYTHING
+from service.store.searches import state
+from service.store.tables.interactive import PredictionRow, PreviewRow
+from service.store.tables.jobs import JobRow
+from service.store.tables.projects import DEFAULT_PROJECT
+from service.store.tables.workers import WorkerRow
+from service.store.tracking import removals
+from service.store.tracking import searches as search_tracking
 from tests.jobs.schema import schema_statements
 from tests.searches.simulated_worker import search_spec
 from tests.support.factories import claim_job, make_job
-from tests.support.job_rows import WORKER, get, put
-from tests.support.predictions import make_prediction
-from tests.support.previews import make_preview
+from tests.support.store.job_rows import WORKER, get, put
+from tests.support.store.predictions import make_prediction
+from tests.support.store.previews import make_preview
 
 
 class Recorder(Dispatcher):
@@ -80,7 +86,7 @@ class TestStep:
         reconciler.step()
         assert recorder.sent == [of_job(high, 0), of_job(low, 7)]
 
-    def test_sends_again_when_nobody_came(
+    def test_sends_again_when_no_worker_came(
         self, database: Database, reconciler: Reconciler, recorder: Recorder
     ) -> None:
         job_id = make_job(database)
@@ -203,7 +209,7 @@ class TestStep:
         reconciler.step()
         assert recorder.sent == [Message(MessageKind.SEARCH, search_id, "cpu", 9)] * 2
         with database.write() as session:
-            version = searches.get(session, EVERYTHING, search_id).version
+            version = state.get(session, EVERYTHING, search_id).version
             assert search_tracking.finish(session, search_id, version)
         reconciler.step()
         assert len(recorder.sent) == 2
@@ -212,18 +218,18 @@ class TestStep:
         self, database: Database, reconciler: Reconciler, recorder: Recorder
     ) -> None:
         with database.write() as session:
-            mlflow_removals.schedule(session, "a1", is_final=True)
-            mlflow_removals.schedule(session, "b2", is_final=False)  # may still be sent files
-            mlflow_removals.schedule(session, None, is_final=True)
+            removals.schedule(session, "a1", is_final=True)
+            removals.schedule(session, "b2", is_final=False)  # may still be sent files
+            removals.schedule(session, None, is_final=True)
         refused(reconciler, recorder, "removals from MLflow")
         reconciler.step()
         reconciler.step()
         assert recorder.sent == [Message(MessageKind.MLFLOW_REMOVAL, "a1", "cpu", 9)]
         with database.write() as session:
-            removal = mlflow_removals.load(session, "a1")
+            removal = removals.load(session, "a1")
             assert removal is not None
-            mlflow_removals.done(session, removal)
-            mlflow_removals.postpone(session, ["b2"], -1)
+            removals.done(session, removal)
+            removals.postpone(session, ["b2"], -1)
         reconciler.step()
         assert recorder.sent[1:] == [Message(MessageKind.MLFLOW_REMOVAL, "b2", "cpu", 9)]
 
@@ -246,7 +252,7 @@ class TestStep:
     ) -> None:
         asked = make(database)
         with database.write() as session:
-            workers.register(session, WORKER)
+            registration.register(session, WORKER)
             session.execute(update(row).values(next_publish_at=db_now(-1)))
         refused(reconciler, recorder, what)
         reconciler.step()
@@ -262,7 +268,7 @@ class TestStep:
 
     def test_forgets_silent_workers(self, database: Database, reconciler: Reconciler) -> None:
         with database.write() as session:
-            workers.register(session, WORKER)
+            registration.register(session, WORKER)
         reconciler.step()
         with database.write() as session:
             assert session.scalar(select(WorkerRow.id)) == WORKER.id

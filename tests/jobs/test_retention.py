@@ -14,13 +14,16 @@ from service.jobs.commands import retry
 from service.jobs.dispatch import Dispatcher
 from service.jobs.retention import Item, Limits, prune
 from service.settings import Settings
-from service.store import history, retention
+from service.store import removals
 from service.store.database import Database, db_now
-from service.store.models import CheckpointRow, RemovalRow
+from service.store.files import retention
+from service.store.jobs import attempt_reports
 from service.store.scope import EVERYTHING
+from service.store.tables.files import RemovalRow
+from service.store.tables.jobs import CheckpointRow
 from tests.jobs.retention import DAY, HOUR, retention_of
 from tests.support.factories import claim_job, make_job
-from tests.support.job_rows import get, history_of, put
+from tests.support.store.job_rows import get, history_of, put
 
 
 def item(key: str, hours: float, size: int) -> Item:
@@ -29,7 +32,7 @@ def item(key: str, hours: float, size: int) -> Item:
 
 class TestPrune:
     @pytest.mark.parametrize(
-        ("seconds", "size", "gone"),
+        ("seconds", "size", "removed"),
         [
             (None, None, []),
             (48 * HOUR, None, ["old", "older"]),
@@ -41,10 +44,10 @@ class TestPrune:
         ],
     )
     def test_the_longest_idle_first(
-        self, seconds: float | None, size: int | None, gone: list[str]
+        self, seconds: float | None, size: int | None, removed: list[str]
     ) -> None:
         items = [item("young", 2, 10), item("older", 50, 40), item("old", 90, 50)]
-        assert prune(items, Limits(seconds, size), lambda _: True) == gone
+        assert prune(items, Limits(seconds, size), lambda _: True) == removed
 
     def test_the_next_is_removed_instead_of_a_needed_one(self) -> None:
         items = [item("c", 3, 10), item("b", 4, 10), item("a", 5, 10)]
@@ -116,7 +119,7 @@ class TestWorkspaces:
         last = history_of(database, old)[-1]
         assert (last.type, last.data) == ("workspace_pruned", {"checkpoints": [20]})
         with database.read() as session:
-            assert history.registered_checkpoints(session, old) == []
+            assert attempt_reports.registered_checkpoints(session, old) == []
             assert session.scalars(select(RemovalRow)).all() == []
         assert get(database, young).workspace_pruned_at is None
 
@@ -168,7 +171,7 @@ class TestWorkspaces:
     def test_a_retry_waits_for_the_row_and_then_knows(
         self, database: Database, home: Path, unreachable: Dispatcher
     ) -> None:
-        """The retry still finds the folder, but it will be removed, so it counts as gone."""
+        """The retry still finds the folder, but it will be removed, so it counts as removed."""
         job_id = ended_job(database, home, days=9, stage="publish")
         result = {"prepared_dir": "cache/p", "model_dir": "cache/m", "tokenizer_dir": "cache/m"}
         for place in result.values():
@@ -210,11 +213,11 @@ class TestScheduledRemovals:
         folder.mkdir(parents=True)
         (folder / "x").write_text("x")
         with database.write() as session:
-            retention.schedule_removal(session, ["jobs/job-1", "jobs/never-was"])
+            removals.schedule(session, ["jobs/job-1", "jobs/never-was"])
         retention_of(database, home).step()
         assert not folder.exists()
         with database.read() as session:
-            assert retention.scheduled_removals(session, 10) == []
+            assert removals.due(session, 10) == []
 
     def test_a_failed_removal_is_kept_for_later_and_blocks_no_other(
         self, database: Database, home: Path, monkeypatch: pytest.MonkeyPatch
@@ -230,11 +233,11 @@ class TestScheduledRemovals:
 
         monkeypatch.setattr(shutil, "rmtree", refuse)
         with database.write() as session:
-            retention.schedule_removal(session, ["a", "b"])
+            removals.schedule(session, ["a", "b"])
         removal.remove_paths(database, home, ["a", "b"])
         assert [(home / name).exists() for name in ("a", "b")] == [True, False]
         with database.read() as session:
-            assert retention.scheduled_removals(session, 10) == ["a"]
+            assert removals.due(session, 10) == ["a"]
 
 
 def test_an_error_of_the_disk_does_not_end_it(
@@ -254,7 +257,7 @@ def test_an_error_of_the_disk_does_not_end_it(
             return len(waits) == 4
 
     with database.write() as session:
-        retention.schedule_removal(session, ["never-was"])
+        removals.schedule(session, ["never-was"])
     with capture_logs() as logs:
         sweeps.run(Stop())
     assert waits == [0.0, 30, 30, 30]

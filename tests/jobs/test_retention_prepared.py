@@ -11,16 +11,16 @@ import pytest
 from sqlalchemy import update
 from structlog.testing import capture_logs
 
-from service.contract import prepared_data, project_cache
+from service.contract.stage import prepared_data, project_cache
 from service.jobs.commands import retry
 from service.jobs.dispatch import Dispatcher
 from service.settings import Settings
 from service.store.database import Database, db_now
-from service.store.models import AttemptRow
 from service.store.scope import EVERYTHING
+from service.store.tables.jobs import AttemptRow
 from tests.jobs.retention import DAY, retention_of
 from tests.support.factories import claim_job, make_job
-from tests.support.job_rows import get, put
+from tests.support.store.job_rows import get, put
 
 
 class TestPrepared:
@@ -59,7 +59,9 @@ class TestPrepared:
         self, database: Database, home: Path, folder: str, what: str
     ) -> None:
         cache = home / "cache"
-        roots = [project_cache.of(cache, project) / folder for project in ("default", "a", "b")]
+        roots = [
+            project_cache.folder_of(cache, project) / folder for project in ("default", "a", "b")
+        ]
         for number, root in enumerate(roots):
             self.entry(root, f"old{number}", days=31)
             self.entry(root, f"young{number}", days=29 - number)
@@ -71,7 +73,7 @@ class TestPrepared:
         assert [self.left(root) for root in roots] == [set(), {"young1"}, {"young2"}]
 
     def test_parts_of_a_reference_by_their_own_lock(self, database: Database, home: Path) -> None:
-        """A running job renews it with each part; nobody renews those of a killed one."""
+        """A running job renews it with each part; those of a killed one are not renewed."""
         reference = home / "cache" / prepared_data.REFERENCE
         for key, days in (("killed-blocks", 31), ("running-blocks", 0)):
             self.entry(reference, key, days=days)
@@ -83,8 +85,8 @@ class TestPrepared:
         self, database: Database, home: Path, root: Path, name: str
     ) -> None:
         """A pipe would make the service wait for ever; a link would lead to its own files."""
-        hostile = project_cache.of(home / "cache", "a") / prepared_data.FOLDER
-        piped = project_cache.of(home / "cache", "b") / prepared_data.FOLDER
+        hostile = project_cache.folder_of(home / "cache", "a") / prepared_data.FOLDER
+        piped = project_cache.folder_of(home / "cache", "b") / prepared_data.FOLDER
         for folder in (root, hostile, piped):
             self.entry(folder, "old", days=31)
         for folder in (hostile, piped):

@@ -12,13 +12,14 @@ from service.errors import UploadInUseError
 from service.jobs.commands import pause
 from service.jobs.dispatch import Dispatcher
 from service.jobs.retention import Item
-from service.store import files, jobs
 from service.store.database import Database, db_now
-from service.store.models import FileRow, RemovalRow
+from service.store.files import files
+from service.store.jobs import state
 from service.store.scope import EVERYTHING
+from service.store.tables.files import FileRow, RemovalRow
 from tests.jobs.retention import DAY, retention_of
 from tests.support.factories import add_file, make_spec, submit
-from tests.support.job_rows import put
+from tests.support.store.job_rows import put
 
 
 class TestUploads:
@@ -118,7 +119,7 @@ class TestUploads:
         sweeping = threading.Thread(target=sweeps.step)
         with database.write() as session:
             files.use(session, EVERYTHING, [file_id])
-            jobs.insert(session, jobs.new_job_id(), make_spec(**self.names(file_id)))
+            state.insert(session, state.new_job_id(), make_spec(**self.names(file_id)))
             sweeping.start()
             sweeping.join(0.3)
             assert sweeping.is_alive()

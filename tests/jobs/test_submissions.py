@@ -16,9 +16,9 @@ import pytest
 from sqlalchemy import event, func, select, text
 from sqlalchemy.exc import OperationalError
 
-from service.contract.events import Notice
 from service.contract.routing import Message, MessageKind
-from service.contract.spec import JobSpec
+from service.contract.spec.spec import JobSpec
+from service.contract.stage.events import Notice
 from service.errors import (
     DataGoneError,
     DomainError,
@@ -31,17 +31,19 @@ from service.jobs import commands
 from service.jobs.dispatch import Dispatcher
 from service.jobs.submissions import GroupCommit, Submissions, Submitted
 from service.settings import Settings
-from service.store import audit, files, idempotency, jobs, queries
-from service.store.database import Database
-from service.store.models import JobLabelRow, JobRow
-from service.store.owner_models import DEFAULT_PROJECT
+from service.store.database import Database, clock
+from service.store.files import files
+from service.store.jobs import idempotency, messages, queries, state
+from service.store.projects import audit
 from service.store.scope import EVERYTHING
-from tests.support.databases import on_postgres
+from service.store.tables.jobs import JobLabelRow, JobRow
+from service.store.tables.projects import DEFAULT_PROJECT
 from tests.support.factories import add_file, make_spec, submit
-from tests.support.job_rows import get, history_of, put
-from tests.support.projects import limit, make_project
-from tests.support.services import wait_until
-from tests.support.statements import sent
+from tests.support.servers.services import wait_until
+from tests.support.store.databases import on_postgres
+from tests.support.store.job_rows import get, history_of, put
+from tests.support.store.projects import limit, make_project
+from tests.support.store.statements import sent
 
 
 def count(database: Database) -> int:
@@ -84,7 +86,7 @@ class TestSubmit:
         dispatcher.close()
         assert sent == [("queued", "cpu", 3)]
         with database.read() as session:
-            assert jobs.due(session, 10) == []
+            assert messages.due(session, 10) == []
         row = get(database, job_id)
         assert (row.next_publish_at - row.queued_at).total_seconds() == 5
 
@@ -130,8 +132,8 @@ class TestSubmit:
         job_id = Context().run(make).job_id
         row = get(database, job_id)
         assert (row.cloned_from, row.project_id) == ("job-1", project)
-        said = [(event.type, event.data) for event in history_of(database, job_id)[1:]]
-        assert said == [("notice", {"message": "It is a clone.", "data": {"of": "job-1"}})]
+        reported = [(event.type, event.data) for event in history_of(database, job_id)[1:]]
+        assert reported == [("notice", {"message": "It is a clone.", "data": {"of": "job-1"}})]
         with database.read() as session:
             entries, _ = audit.page(session, EVERYTHING, audit.Wanted(), after=None, limit=9)
         assert [(entry.action, entry.target, entry.project_id) for entry in entries] == [
@@ -232,7 +234,7 @@ class TestAttempts:
         attempt = submissions.attempt("a", 2, time.monotonic() - 100)
         assert (attempt.request_sha256, attempt.count) == ("a", 2)
         with database.read() as session:
-            waited = jobs.clock(session) - attempt.began_at
+            waited = clock(session) - attempt.began_at
         assert waited.total_seconds() == pytest.approx(100, abs=5)
 
     def test_a_later_one_finds_the_job(self, database: Database, unreachable: Dispatcher) -> None:
@@ -276,10 +278,10 @@ class TestUploads:
     def test_a_file_that_went_after_the_examination(
         self, database: Database, unreachable: Dispatcher
     ) -> None:
-        there, gone = add_file(database), files.new_id()
+        there, missing = add_file(database), files.new_id()
         with pytest.raises(DataGoneError) as caught:
-            submit(database, unreachable, self.spec_of(there, gone), idempotency_key="k")
-        assert caught.value.extra == {"missing": [gone]}
+            submit(database, unreachable, self.spec_of(there, missing), idempotency_key="k")
+        assert caught.value.extra == {"missing": [missing]}
         assert count(database) == 0
 
     def test_one_that_may_wait_for_a_removal_is_not_grouped_with_others(
@@ -318,7 +320,7 @@ class TestUploads:
 
         with database.write() as session:
             files.use(session, EVERYTHING, [kept])
-            jobs.insert(session, jobs.new_job_id(), self.spec_of(kept))
+            state.insert(session, state.new_job_id(), self.spec_of(kept))
             late = threading.Thread(target=attempt, args=(remove_kept,))
             late.start()
             late.join(0.3)
@@ -402,7 +404,7 @@ class TestLimits:
         self, database: Database, unreachable: Dispatcher
     ) -> None:
         with sent(database) as statements:
-            # Nobody's request: another test may have left one in this thread's context.
+            # Outside of any request: another test may have left one in this thread's context.
             Context().run(submit, database, unreachable, make_spec())
         limits, *inserts, webhooks = statements
         assert limits.split()[0] == "SELECT"
@@ -458,6 +460,6 @@ class TestGroupCommit:
 
         batch = [(number, Future[int]()) for number in range(3)]
         GroupCommit(do)._do_all(batch)
-        # Nobody knows whether it was committed: repeated, it might be done twice.
+        # It is unknown whether it was committed: repeated, it might be done twice.
         assert asked == [[0, 1, 2]]
         assert all(isinstance(future.exception(), OperationalError) for _, future in batch)

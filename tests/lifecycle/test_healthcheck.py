@@ -3,10 +3,10 @@
 from datetime import timedelta
 
 from service.settings import Settings
-from service.store import workers
 from service.store.database import Database
-from service.store.models import WorkerRow
-from service.store.workers import WorkerInfo
+from service.store.scheduling import registration
+from service.store.scheduling.registration import WorkerInfo
+from service.store.tables.workers import WorkerRow
 from worker.lifecycle.healthcheck import is_alive
 
 SETTINGS = Settings(beat_seconds=10)
@@ -17,7 +17,7 @@ def register(database: Database, silent_for: float) -> None:
         id="w@a", hostname="a", pid=7, queues=["cpu"], devices=[{"type": "cpu"}], version="0"
     )
     with database.write() as session:
-        workers.register(session, info)
+        registration.register(session, info)
         row = session.get_one(WorkerRow, "w@a")
         row.last_seen_at -= timedelta(seconds=silent_for)
 

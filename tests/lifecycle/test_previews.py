@@ -1,7 +1,6 @@
 """Previews of real workers on a real broker: one that is killed in the middle costs nothing."""
 
 import signal
-import subprocess
 from pathlib import Path
 
 import psutil
@@ -9,15 +8,16 @@ import pytest
 
 from service.contract.routing import PREVIEW_QUEUE, Message, MessageKind
 from service.jobs.retention import Retention
-from service.store import previews
 from service.store.database import db_now
-from service.store.fleet import Fleet
-from service.store.models import PreviewRow
-from tests.support.databases import on_sqlite
-from tests.support.job_rows import get
-from tests.support.previews import bring_removals_forward, make_preview, preview, put_preview
-from tests.support.services import wait_until
-from tests.support.worker_stack import SECONDS, Stack, descendants
+from service.store.interactive import previews
+from service.store.scheduling.fleet import Fleet
+from service.store.tables.interactive import PreviewRow
+from tests.support.servers.services import wait_until
+from tests.support.store.databases import on_sqlite
+from tests.support.store.job_rows import get
+from tests.support.store.previews import bring_removals_forward, make_preview, preview, put_preview
+from tests.support.warm_processes import Process
+from tests.support.workers.stack import SECONDS, Stack, descendants
 
 pytestmark = [
     pytest.mark.long,
@@ -52,7 +52,7 @@ def stage_folder(stack: Stack, preview_id: str) -> Path:
     return folder
 
 
-def kill(worker: subprocess.Popen[bytes]) -> list[psutil.Process]:
+def kill(worker: Process) -> list[psutil.Process]:
     """With its pool, as a machine does that loses its power; what it had started."""
     family = descendants(worker)
     worker.send_signal(signal.SIGKILL)
@@ -98,7 +98,7 @@ class TestBesideATraining:
         training = self.train(stack)
         stack.start_worker("--queues", "preview", "--name", "previews")
         next_job = stack.submit()
-        # What somebody else writes to its queue is no job of its own.
+        # A message that another program writes to its queue is not a job of its own.
         stack.dispatcher.enqueue(Message(MessageKind.JOB, next_job, PREVIEW_QUEUE, 0))
         made = [ended(stack, begin(stack)) for _ in range(2)]
         assert [(row.state, row.epoch) for row in made] == [("succeeded", 1)] * 2

@@ -11,9 +11,9 @@ from sqlalchemy import select
 from structlog.testing import capture_logs
 
 from service.store.database import Database
-from service.store.models import WorkerRow
-from service.store.workers import WorkerInfo
-from tests.support.services import wait_until
+from service.store.scheduling.registration import WorkerInfo
+from service.store.tables.workers import WorkerRow
+from tests.support.servers.services import wait_until
 from worker.doctor import __main__ as command
 from worker.doctor.check import IDLE_GPU, Check, Context, TorchView
 from worker.doctor.runner import lacks
@@ -35,7 +35,7 @@ SHORT = {
 }
 
 
-def told_by(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> dict[str, Any]:
+def reported_by(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> dict[str, Any]:
     (folder / "stub_doctor.py").write_text(code)
     monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).resolve().parents[2]}:{folder}")
     reports: list[dict[str, Any]] = []
@@ -44,19 +44,20 @@ def told_by(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> dict[st
     return one
 
 
+@pytest.mark.usefixtures("processes")
 class TestStartCheck:
     def test_a_report_is_shortened_and_its_faults_are_logged(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with capture_logs() as logs:
-            assert told_by(tmp_path, monkeypatch, f"print({json.dumps(REPORT)!r})") == SHORT
+            assert reported_by(tmp_path, monkeypatch, f"print({json.dumps(REPORT)!r})") == SHORT
         assert [(entry["name"], entry["summary"]) for entry in logs] == [("driver", "too old")]
 
     @pytest.mark.parametrize("code", ["raise SystemExit(1)", "print('[]')", "print('{}')"])
     def test_a_failed_doctor_is_reported_as_not_run(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
     ) -> None:
-        found = told_by(tmp_path, monkeypatch, code)
+        found = reported_by(tmp_path, monkeypatch, code)
         assert (found["status"], found["findings"]) == ("not_run", [])
 
 

@@ -15,13 +15,14 @@ from sqlalchemy import select
 from service.contract.routing import Message, MessageKind
 from service.jobs.commands import cancel
 from service.store.database import db_now
-from service.store.models import AttemptRow
 from service.store.scope import EVERYTHING
-from tests.stubs.forged_messages import SIGNS, send_forged
-from tests.support import services
-from tests.support.job_rows import get, history_of, put
+from service.store.tables.jobs import AttemptRow
 from tests.support.processes import is_alive
-from tests.support.worker_stack import SECONDS, Stack, descendants, pool_of
+from tests.support.servers import services
+from tests.support.store.job_rows import get, history_of, put
+from tests.support.warm_processes import Process
+from tests.support.workers.forged_messages import SIGNS, send_forged
+from tests.support.workers.stack import SECONDS, Stack, descendants, pool_of
 
 pytestmark = pytest.mark.long
 
@@ -42,7 +43,7 @@ on_signals = pytest.mark.parametrize(
 )
 
 
-def all_gone(processes: list[psutil.Process]) -> bool:
+def all_ended(processes: list[psutil.Process]) -> bool:
     return not any(map(is_alive, processes))
 
 
@@ -54,8 +55,12 @@ def saved(stack: Stack, job_id: str) -> list[int]:
 
 @on_both
 def test_jobs_end_as_their_stages_end(stack: Stack) -> None:
-    stack.start_worker()
+    process = stack.start_worker()
     good = stack.submit()
+    # Its stages follow each other without the reconciler.
+    services.wait_until(
+        lambda: get(stack.database, good).state == "succeeded", SECONDS, "the job's success"
+    )
     bad = stack.submit(metadata={"stub.train": "fail:unreadable_row"})
     crashing = stack.submit(metadata={"stub.prepare": "segfault", "stub.attempts": "1"})
     for job_id, state in [(good, "succeeded"), (bad, "failed"), (crashing, "succeeded")]:
@@ -72,19 +77,24 @@ def test_jobs_end_as_their_stages_end(stack: Stack) -> None:
     log = stack.log.read_text()
     assert re.search(r"limits\.ready.*held_by.*(watching supervisor \(|control groups below)", log)
     assert get(stack.database, good).epoch == 3
+    _assert_a_new_process_has_no_connection_of_its_parent(stack, process)
 
 
-@on_servers
-def test_stages_follow_each_other_without_the_reconciler(stack: Stack) -> None:
-    stack.start_worker()
-    job_id = stack.submit()
-    services.wait_until(
-        lambda: get(stack.database, job_id).state == "succeeded", SECONDS, "the job's success"
-    )
+def _assert_a_new_process_has_no_connection_of_its_parent(stack: Stack, process: Process) -> None:
+    [killed] = pool_of(process)
+    killed.kill()
+    services.wait_until(lambda: pool_of(process) not in ([], [killed]), SECONDS, "another one")
+    [child] = pool_of(process)
+    url = stack.database.engine.url
+    files = [file.path for file in child.open_files() if file.path.startswith(url.database or "")]
+    sockets = [c for c in child.net_connections("tcp") if c.raddr and c.raddr.port == url.port]
+    assert (files, sockets) == ([], [])
+    # It works.
+    stack.wait_for_state(stack.submit(), "succeeded")
 
 
 @on_embedded
-def test_cancel_reaches_a_running_stage(stack: Stack) -> None:
+def test_cancel_reaches_a_running_stage_and_repeated_messages_change_nothing(stack: Stack) -> None:
     process = stack.start_worker()
     job_id = stack.submit(metadata={"stub.prepare": "deaf"})
     stack.wait_for_stage(job_id, 1)
@@ -92,9 +102,14 @@ def test_cancel_reaches_a_running_stage(stack: Stack) -> None:
     services.wait_until(
         lambda: get(stack.database, job_id).state == "cancelled", 15, "the end of the job"
     )
-    # The worker is ready for the next job.
+    # The worker is ready for the next job, and a hundred messages make one attempt of it.
     other = stack.submit()
+    for _ in range(100):
+        assert stack.dispatcher.enqueue(Message(MessageKind.JOB, other, "cpu", 5))
     stack.wait_for_state(other, "succeeded")
+    last = stack.submit(priority=9)
+    stack.wait_for_state(last, "succeeded")
+    assert get(stack.database, other).epoch == 3
     assert process.poll() is None
 
 
@@ -109,7 +124,7 @@ def test_a_killed_workers_job_continues_on_another_worker(stack: Stack) -> None:
     process.kill()
     process.wait()
     # Nothing outlives it: a stage would still hold its GPU.
-    services.wait_until(lambda: all_gone(family), 5, "the end of its processes")
+    services.wait_until(lambda: all_ended(family), 5, "the end of its processes")
     stack.start_worker()
     stack.wait_for_state(job_id, "succeeded", "failed")
     assert get(stack.database, job_id).state == "succeeded"
@@ -127,21 +142,6 @@ def test_a_killed_workers_job_continues_on_another_worker(stack: Stack) -> None:
     assert get(stack.database, job_id).metric_seq == 3
 
 
-@on_both
-def test_a_new_process_of_the_pool_has_no_connection_of_its_parent(stack: Stack) -> None:
-    process = stack.start_worker()
-    [killed] = pool_of(process)
-    killed.kill()
-    services.wait_until(lambda: pool_of(process) not in ([], [killed]), SECONDS, "another one")
-    [child] = pool_of(process)
-    url = stack.database.engine.url
-    files = [file.path for file in child.open_files() if file.path.startswith(url.database or "")]
-    sockets = [c for c in child.net_connections("tcp") if c.raddr and c.raddr.port == url.port]
-    assert (files, sockets) == ([], [])
-    # It works.
-    stack.wait_for_state(stack.submit(), "succeeded")
-
-
 @on_embedded
 @on_signals
 def test_a_stopped_worker_gives_its_job_back_and_leaves_nothing(
@@ -153,7 +153,7 @@ def test_a_stopped_worker_gives_its_job_back_and_leaves_nothing(
     family = descendants(process)
     process.send_signal(number)
     assert process.wait(15) == 0
-    assert all_gone(family)
+    assert all_ended(family)
     row = get(stack.database, job_id)
     assert (row.state, row.crash_count, row.lease_until) == ("queued", 0, None)
     assert stack.workers() == []
@@ -172,7 +172,7 @@ def test_a_worker_whose_pool_hangs_exits(stack: Stack) -> None:
     supervisor.suspend()
     process.send_signal(signal.SIGTERM)
     assert process.wait(25) == os.EX_TEMPFAIL  # 2 s of grace and 10 s more
-    services.wait_until(lambda: all_gone(family), 5, "the end of its processes")
+    services.wait_until(lambda: all_ended(family), 5, "the end of its processes")
     assert stack.workers() == []
     stack.start_worker()
     stack.wait_for_state(job_id, "succeeded")
@@ -217,34 +217,18 @@ def test_a_second_signal_is_not_patient(stack: Stack, number: signal.Signals) ->
 
 
 @on_servers
-def test_a_broker_that_lost_everything(stack: Stack) -> None:
+def test_a_broker_that_lost_everything_then_has_invalid_messages(
+    stack: Stack, tmp_path: Path
+) -> None:
     job_id = stack.submit()
     client = redis.Redis.from_url(stack.broker_url)
     services.wait_until(lambda: client.llen("cpu:5") == 1, 10, "the message")
     client.flushall()
     client.close()
     put(stack.database, job_id, next_publish_at=db_now(-1))  # seconds later, that is
-    stack.start_worker()
-    stack.wait_for_state(job_id, "succeeded")
-
-
-@on_embedded
-def test_a_hundred_rings_make_one_attempt(stack: Stack) -> None:
-    stack.start_worker()
-    job_id = stack.submit()
-    for _ in range(100):
-        assert stack.dispatcher.enqueue(Message(MessageKind.JOB, job_id, "cpu", 5))
-    stack.wait_for_state(job_id, "succeeded")
-    last = stack.submit(priority=9)
-    stack.wait_for_state(last, "succeeded")
-    assert get(stack.database, job_id).epoch == 3
-
-
-@on_servers
-def test_invalid_messages_are_refused_and_the_worker_continues(
-    stack: Stack, tmp_path: Path
-) -> None:
     process = stack.start_worker()
+    stack.wait_for_state(job_id, "succeeded")
+    # They are refused, and the worker continues.
     trap = tmp_path / "trapped"
     send_forged(stack.broker_url, trap)
     assert stack.dispatcher.enqueue(Message(MessageKind.JOB, "job-unknown", "cpu", 0))

@@ -10,11 +10,13 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, MetaData, text
+from sqlalchemy.exc import DatabaseError
 
-from service.cli.servers import require_schema
+from service.cli.servers.servers import require_schema
 from service.store import schema
 from service.store.database import Database
-from service.store.models import Base
+from service.store.database_faults import described, is_unusable
+from service.store.tables.base import Base
 from worker.__main__ import _require_release
 
 
@@ -66,6 +68,55 @@ def test_a_database_of_a_release_keeps_its_rows(tmp_path: Path, release: str) ->
         assert kept == rows
 
 
+def test_tables_of_another_program_are_left_alone(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "other.db") as made:
+        made.execute("CREATE TABLE jobs (title TEXT)")
+    made.close()
+    with (
+        Database(f"sqlite:///{tmp_path}/other.db") as database,
+        pytest.raises(
+            schema.UnusableSchemaError, match=r"has tables of another program \(`jobs`\)"
+        ),
+    ):
+        schema.upgrade(database.engine)
+    with sqlite3.connect(tmp_path / "other.db") as made:
+        assert made.execute("SELECT name FROM sqlite_master").fetchall() == [("jobs",)]
+    made.close()
+
+
+class TestUnusable:
+    """The driver's reason, and what to do."""
+
+    def refusal(self, url: str) -> str:
+        with Database(url) as database, pytest.raises(DatabaseError) as raised:
+            schema.upgrade(database.engine)
+        assert is_unusable(raised.value)
+        return described(url, raised.value)
+
+    def test_a_file_that_is_damaged(self, tmp_path: Path) -> None:
+        path = tmp_path / "finetune.db"
+        with Database(f"sqlite:///{path}") as database:
+            schema.upgrade(database.engine)
+        content = bytearray(path.read_bytes())
+        content[4096 : 4 * 4096] = b"\xff" * 3 * 4096
+        path.write_bytes(content)
+        assert self.refusal(f"sqlite:///{path}") == (
+            f"the database sqlite:///{path} cannot be used (database disk image is malformed): the "
+            "file is damaged: restore it from a backup"
+        )
+
+    def test_a_folder(self, tmp_path: Path) -> None:
+        assert self.refusal(f"sqlite:///{tmp_path}").endswith(
+            "(unable to open database file): its path must be a file in a folder that this user "
+            "may read and write"
+        )
+
+    def test_a_worker_does_not_wait_for_what_will_never_be_one(self, tmp_path: Path) -> None:
+        (tmp_path / "a.db").write_text("text\n" * 500)
+        with pytest.raises(SystemExit, match="the file holds something else: move it away"):
+            _require_release(f"sqlite:///{tmp_path}/a.db")
+
+
 class TestOtherReleases:
     @pytest.fixture
     def revision(self, request: pytest.FixtureRequest, database: Database) -> Iterator[str]:
@@ -90,6 +141,16 @@ class TestOtherReleases:
             schema.upgrade(database.engine)
         with pytest.raises(schema.UnusableSchemaError, match=words):
             require_schema(database)
+        with pytest.raises(SystemExit, match=words):
+            _require_release(database_url)
+
+    @pytest.mark.parametrize("revision", ["cc1f77228345"], indirect=True)
+    def test_so_is_one_of_another_program(
+        self, database: Database, database_url: str, revision: str
+    ) -> None:
+        words = rf"was made by another program \(revision '{revision}'\): start with a new home"
+        with pytest.raises(schema.UnusableSchemaError, match=words):
+            schema.upgrade(database.engine)
         with pytest.raises(SystemExit, match=words):
             _require_release(database_url)
 

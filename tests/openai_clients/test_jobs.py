@@ -1,4 +1,5 @@
-"""The whole life of jobs on a running service, with its own worker, through unmodified clients."""
+"""The whole life of jobs on a running service, with its own worker, through unmodified clients. A
+short one, for each change: tests/e2e/test_openai_client.py."""
 
 import json
 import os
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.stack import Stack, running
-from tests.openai_clients.releases import EACH, NEWEST, Release
+from tests.openai_clients.releases import EACH, Release
 from tests.openai_clients.scripts import jobs
 from tests.support.models import save_tiny_llama
 
@@ -39,10 +40,6 @@ def stack(
     }
     with running(tmp_path_factory.mktemp(request.param), request.param, variables) as stack:
         yield stack
-
-
-def test_short(stack: Stack, model: Path) -> None:
-    NEWEST.run("jobs", stack.url, str(model), model.name, "short", seconds=300)
 
 
 @pytest.mark.heavy
@@ -94,14 +91,14 @@ def printed(stack: Stack, example: str, *arguments: str, seconds: float) -> str:
 def test_example(method: str, stack: Stack, model: Path, tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_bytes(jobs.lines(ROWS[method]()))
-    said = printed(stack, method, str(file), str(model), seconds=300)
-    assert "succeeded: ft:tiny-llama:default:" in said
-    assert "\nanswer: " in said
+    output = printed(stack, method, str(file), str(model), seconds=300)
+    assert "succeeded: ft:tiny-llama:default:" in output
+    assert "\nanswer: " in output
 
 
 @pytest.mark.heavy
 def test_teach_a_fact(stack: Stack, model: Path) -> None:
     """With one epoch instead of three; whether a model of this size has learned it says nothing."""
-    said = printed(stack, "teach_a_fact", str(model), "--epochs", "1", seconds=1200)
-    assert re.search(r"^after, ft:tiny-llama:default:fact:job-\w+:$", said, re.M)
-    assert len(re.findall(r" of 5 are right$", said, re.M)) == 2
+    output = printed(stack, "teach_a_fact", str(model), "--epochs", "1", seconds=1200)
+    assert re.search(r"^after, ft:tiny-llama:default:fact:job-\w+:$", output, re.M)
+    assert len(re.findall(r" of 5 are right$", output, re.M)) == 2

@@ -4,11 +4,12 @@ import httpx
 import pytest
 
 from tests.openai_clients.releases import EACH, Release
-from tests.support.proxy import LOST, PASSED, Proxy
+from tests.support.servers.proxy import LOST, PASSED, Proxy
 
 CREATE = "POST /v1/fine_tuning/jobs"
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("release", EACH)
 def test_each_has_the_effect_of_one(release: Release, url: str) -> None:
     file = httpx.post(

@@ -6,7 +6,9 @@ import sys
 import zipfile
 from pathlib import Path
 
-from tests.support.client_wheel import build
+import pytest
+
+from tests.support.wheels.client_wheel import build
 
 ISOLATED = (
     "import sys; sys.path.insert(0, sys.argv[1]);"
@@ -16,6 +18,7 @@ ISOLATED = (
 )
 
 
+@pytest.mark.usefixtures("processes")
 def test_carries_itself_and_asks_for_httpx_and_pydantic(tmp_path: Path) -> None:
     installed = tmp_path / "installed"
     with zipfile.ZipFile(build(tmp_path)) as wheel:

@@ -20,10 +20,10 @@ def services_of(name: str) -> dict[str, Any]:
 def filled_in(value: str, variables: dict[str, str]) -> str:
     """As compose does it: `${NAME:-default}`."""
 
-    def of(match: re.Match[str]) -> str:
+    def value_of(match: re.Match[str]) -> str:
         return variables.get(match[1]) or match[2]
 
-    return re.sub(r"\$\{(\w+):-([^${}]*)\}", of, value)
+    return re.sub(r"\$\{(\w+):-([^${}]*)\}", value_of, value)
 
 
 MAIN = services_of("docker-compose.yml")
@@ -83,19 +83,19 @@ class TestMain:
 
     def test_a_worker_can_be_given_time(self) -> None:
         """And the engine waits as long as .env.example's values need."""
-        told = dict(
+        variables = dict(
             line.removeprefix("#").split("=")
             for line in (ROOT / ".env.example").read_text().splitlines()
             if line.startswith(("#FINETUNE_", "#WORKER_"))
         )
         graces = ("FINETUNE_DRAIN_GRACE_SECONDS", "FINETUNE_STOP_GRACE_SECONDS")
         assert {*graces, "FINETUNE_HUNG_SECONDS"} <= MAIN["worker"]["environment"].keys()
-        wait = f"${{WORKER_STOP_GRACE:-{told['WORKER_STOP_GRACE']}}}"
+        wait = f"${{WORKER_STOP_GRACE:-{variables['WORKER_STOP_GRACE']}}}"
         assert MAIN["worker"]["stop_grace_period"] == wait
-        given = sum(float(told[name]) for name in graces)
+        given = sum(float(variables[name]) for name in graces)
         usual = Settings(_env_file=None)
         assert given == usual.drain_grace_seconds + usual.stop_grace_seconds
-        assert given < float(told["WORKER_STOP_GRACE"].removesuffix("s"))
+        assert given < float(variables["WORKER_STOP_GRACE"].removesuffix("s"))
 
     def test_api_and_worker_share_their_files(self) -> None:
         assert MAIN["api"]["volumes"] == MAIN["worker"]["volumes"]

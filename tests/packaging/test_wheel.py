@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import service_wheel, strange_modules
-from tests.support.service_wheel import ROOT
+from tests.support.wheels import service_wheel, strange_modules
+from tests.support.wheels.service_wheel import ROOT
 from worker.tasks.chat import templates
 
 OURS = "finetune_service"
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.Path:
+def wheel(tmp_path_factory: pytest.TempPathFactory, processes: None) -> zipfile.Path:
     """Built from a copy of the tree, without network, and unpacked by no one yet."""
     tree = tmp_path_factory.mktemp("tree")
     service_wheel.copy(tree, "tests", "examples", "benchmarks")
@@ -66,7 +66,7 @@ class TestWheel:
             assert modules <= names, modules - names
         assert {f"{OURS}/service/py.typed", f"{OURS}/worker/py.typed"} <= names
         page = ("index.html", "page.css", "page.js")
-        assert {f"{OURS}/service/api/docs_page/{name}" for name in page} <= names
+        assert {f"{OURS}/service/api/openapi/docs_page/{name}" for name in page} <= names
         chat = {f"{OURS}/worker/tasks/chat/templates/{name}.jinja" for name in templates.NAMES}
         assert chat <= names
 
@@ -75,6 +75,7 @@ class TestWheel:
         pages = [page.relative_to(ROOT / "docs") for page in (ROOT / "docs").rglob("*.md")]
         assert len(pages) > 30
         assert {f"{OURS}/service/cli/manual/{page.as_posix()}" for page in pages} <= names
+        assert [name for name in names if name.endswith(".png")] == []
 
     def test_the_images_are_built_from_all_that_it_carries(self) -> None:
         """The documentation among it, to which a link in `service` leads."""
@@ -107,7 +108,7 @@ class TestInstalled:
 
     def test_is_what_is_imported(self, installed: Path) -> None:
         program = f"""
-            from {OURS}.service import own_packages
+            from {OURS}.service.system import own_packages
             own_packages.come_first()
             import migrations, service, worker
             print(service.__file__, worker.__file__, migrations.__file__, sep=chr(10))

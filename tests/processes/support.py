@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from service.contract.events import StageEvent
-from tests.stubs import request as stub_request
+from service.contract.stage.events import StageEvent
+from tests.support.stages import request as stub_request
 from worker.processes.child import Child
 from worker.processes.fork_client import ForkClient
 from worker.processes.spawn import Start
@@ -15,7 +15,7 @@ from worker.processes.spawn import Start
 ROOT = Path(__file__).resolve().parents[2]
 
 
-STUB, STATE = "tests.stubs.stage", "tests.stubs.state_stage"
+STUB, STATE = "tests.support.stages.stage", "tests.support.stages.state_stage"
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from service.settings import Settings, get_settings
 from tests.processes.support import STUB, begin, environment, is_forked
-from tests.support.services import wait_until
+from tests.support.servers.services import wait_until
 from worker import run
 from worker.processes import allocator, spawn
 from worker.processes.allocator import AllocatorError
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> str:
+def library(tmp_path_factory: pytest.TempPathFactory, processes: None) -> str:
     """A library that can be preloaded, called like an allocator; it leaves malloc as it is."""
     path = tmp_path_factory.mktemp("library") / "libtestmalloc.so.7"
     source = b"int finetune_test_allocator = 7;\n"
@@ -58,6 +58,7 @@ class TestFind:
         assert allocator.find(library, with_gpu=True) == library
         assert allocator.find("system", with_gpu=False) == "system"
 
+    @pytest.mark.usefixtures("processes")
     def test_a_library_that_cannot_be_had_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(AllocatorError, match=r"/no/such\.so.*cannot open shared object"):
             allocator.find("/no/such.so", with_gpu=False)
@@ -79,6 +80,7 @@ class TestFind:
         with pytest.raises(ValidationError, match="malloc"):
             Settings(malloc=wanted)
 
+    @pytest.mark.usefixtures("processes")
     def test_a_worker_does_not_start_without_it(self, tmp_path: Path) -> None:
         given = {"FINETUNE_HOME": str(tmp_path), "FINETUNE_REDIS_URL": "redis://127.0.0.1:1"}
         done = subprocess.run(
@@ -105,6 +107,7 @@ class TestPreloading:
         assert "decay" not in ours["MALLOC_CONF"]
         assert allocator.preloading("system", given) == given
 
+    @pytest.mark.usefixtures("processes")
     @pytest.mark.skipif(
         tuple(map(int, (os.confstr("CS_GNU_LIBC_VERSION") or "glibc 0.0")[6:].split(".")))
         < (2, 36),

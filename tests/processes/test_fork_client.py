@@ -10,16 +10,16 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import psutil
 import pytest
 from structlog.testing import capture_logs
 
-from service.contract.events import Finished
+from service.contract.stage.events import Finished
 from service.contract.states import Stage
 from service.settings import Settings
-from tests.fakes.nvml import Gpu, Nvml
 from tests.processes.support import (
     ROOT,
     STATE,
@@ -32,9 +32,10 @@ from tests.processes.support import (
     is_forked,
     state_of,
 )
-from tests.stubs import request as stub_request
-from tests.stubs.state_stage import NATIVE
-from tests.support.services import wait_until
+from tests.support.gpus.nvml import Gpu, Nvml
+from tests.support.servers.services import wait_until
+from tests.support.stages import request as stub_request
+from tests.support.stages.state_stage import NATIVE
 from worker.devices.gpus import gpus
 from worker.processes import allocator, fork_client, spawn
 from worker.processes.child import Child
@@ -46,14 +47,14 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 
 
 @pytest.fixture(scope="module")
-def forks() -> Iterator[ForkClient]:
+def forks(processes: None) -> Iterator[ForkClient]:
     """A fork server that imports no torch: it is ready in a second."""
     server = ForkClient(environment(), modules=(STUB, STATE), imports=(STUB, STATE))
     yield server
     server.close()
 
 
-def gone(pid: int) -> bool:
+def has_ended(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
@@ -183,6 +184,7 @@ def _words(process: psutil.Process) -> list[str]:
     return words
 
 
+@pytest.mark.usefixtures("processes")
 class TestOfAWorker:
     """What a worker sets for the libraries of stages, where its operator sets nothing or another
     value: in a new interpreter, in the server (libgomp reads it when torch is imported) and in what
@@ -220,25 +222,26 @@ class TestOfAWorker:
             assert "GLIBC_TUNABLES=" + tunables.partition(":")[0] in known
 
 
+@pytest.mark.usefixtures("processes")
 class TestGpus:
-    @pytest.mark.parametrize("given", [(), ("GPU-b", "GPU-a")])
     def test_a_stage_sees_those_that_it_was_given(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...]
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A stage sees only the GPUs of its request, and none without any; the server sees none."""
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b,GPU-c")
         monkeypatch.setenv("PYTHONPATH", str(ROOT))
         settings = Settings(home=tmp_path)
-        variables = stage_environment(settings, Stage.TRAIN, given)
         # As `make` does, without a job.
         lasting = stage_environment(settings, Stage.TRAIN)
-        expected = {
-            "CUDA_VISIBLE_DEVICES": ",".join(given),
-            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
-        }
         with closing(ForkClient(lasting, modules=(STATE,), imports=(STATE,))) as forks:
-            for start in (spawn.new_interpreter, forks.start):
+            starts = (spawn.new_interpreter, forks.start)
+            for given, start in product(((), ("GPU-b", "GPU-a")), starts):
+                variables = stage_environment(settings, Stage.TRAIN, given)
+                expected = {
+                    "CUDA_VISIBLE_DEVICES": ",".join(given),
+                    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+                    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+                }
                 words = command(stub_request.write(tmp_path, "light"), STATE)
                 child = Child(words, variables, tmp_path, tmp_path / "log", start=start)
                 assert is_forked(child, forks) == (start == forks.start)
@@ -263,6 +266,7 @@ class TestServer:
         assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
         assert zombies() == []
 
+    @pytest.mark.usefixtures("processes")
     def test_holds_no_secret(self, tmp_path: Path) -> None:
         with closing(ForkClient(environment(), modules=(STUB,), imports=(STUB,))) as forks:
             finish(begin(tmp_path, "finish", forks.start, HF_TOKEN="hf_secret"))
@@ -288,10 +292,16 @@ class TestServer:
         assert finish(following)[0] == 0
         assert forks.server_pid != server
 
-    def test_killed_at_any_moment_leaves_nothing(self, tmp_path: Path) -> None:
+    @pytest.mark.usefixtures("processes")
+    @pytest.mark.parametrize(
+        "moments", [(0, 1, 4), pytest.param(tuple(range(8)), marks=pytest.mark.heavy)]
+    )
+    def test_killed_at_any_moment_leaves_nothing(
+        self, tmp_path: Path, moments: tuple[int, ...]
+    ) -> None:
         """Also in the middle of a fork, when the intermediate process is adopted, too."""
         with closing(ForkClient(environment(), modules=(STUB,), imports=(STUB,))) as forks:
-            for number in range(8):
+            for number in moments:
                 finish(begin(tmp_path / str(number), "finish", forks.start))
                 server = forks.server_pid
                 assert server is not None
@@ -308,8 +318,9 @@ class TestServer:
         spare.kill()
         assert finish(begin(tmp_path / "second", "finish", forks.start))[0] == 0
         assert finish(begin(tmp_path / "third", "finish", forks.start))[0] == 0
-        assert gone(spare.pid)
+        assert has_ended(spare.pid)
 
+    @pytest.mark.usefixtures("processes")
     def test_all_end_with_the_supervisor(self, tmp_path: Path) -> None:
         request = stub_request.write(tmp_path, "deaf")
         program = f"""
@@ -340,9 +351,10 @@ class TestServer:
                 family = children()
             finally:
                 supervisor.kill()
-        wait_until(lambda: all(gone(p.pid) for p in family), 5, "their end")
+        wait_until(lambda: all(has_ended(p.pid) for p in family), 5, "their end")
         assert {process.pid for process in family} >= set(pids)
 
+    @pytest.mark.usefixtures("processes")
     def test_is_replaced_when_it_grows(self, tmp_path: Path) -> None:
         with closing(
             ForkClient(environment(), modules=(STUB,), imports=(STUB,), growth_bytes=-1)
@@ -365,10 +377,11 @@ class TestServer:
 
 
 class TestFallsBack:
+    @pytest.mark.usefixtures("processes")
     @pytest.mark.parametrize(
         ("imported", "attempts", "reason"),
         [
-            ("tests.stubs.threaded", 1, "the fork server has threads: busy"),
+            ("tests.support.stages.threaded", 1, "the fork server has threads: busy"),
             ("tests.worker.no_such_module", 3, "the fork server has ended"),
         ],
     )
@@ -386,10 +399,11 @@ class TestFallsBack:
             forks.ensure_server()
             assert forks.server_pid is None
 
+    @pytest.mark.usefixtures("processes")
     @pytest.mark.parametrize("how", ["started", "counted"])
     def test_for_good_when_the_server_has_started_cuda(self, tmp_path: Path, how: str) -> None:
         """Whether torch shows it in the server, or only in forked processes."""
-        imports = ("tests.stubs.cuda",)
+        imports = ("tests.support.stages.cuda",)
         with closing(
             ForkClient(environment(STUB_CUDA=how), modules=(STUB,), imports=imports)
         ) as forks:
@@ -421,7 +435,7 @@ class TestFallsBack:
         assert [line["reason"] for line in logs if "reason" in line] == [
             "the fork server does not answer"
         ]
-        assert gone(server)
+        assert has_ended(server)
 
     @pytest.mark.parametrize("more", [{"OMP_NUM_THREADS": "2"}, {"LD_PRELOAD": ""}])
     def test_in_another_environment(

@@ -4,16 +4,18 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from service.contract.events import Finished, Metric, Notice, StageEvent
-from service.contract.stages import StageRequest
+from service.contract.stage.events import Finished, Metric, Notice
 from service.contract.states import Stage
 from service.settings import Settings
-from tests.processes.support import STATE, begin, finish, is_forked, state_of
+from tests.processes.support import STATE, begin, command, finish, is_forked, state_of
 from tests.support.models import minilm_dir
 from tests.tasks.stages import StagedJob, write_rows
 from worker.processes import fork_client, spawn
@@ -40,7 +42,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def forks() -> Iterator[ForkClient]:
+def forks(processes: None) -> Iterator[ForkClient]:
     forks = ForkClient(environment(), modules=(STATE, *STAGE_MODULES))
     forks.ensure_server()
     yield forks
@@ -56,50 +58,24 @@ RANDOM = {
 }
 
 
-class TestKnows:
-    def test_variables_that_libraries_read_at_import(
-        self, forks: ForkClient, tmp_path: Path
-    ) -> None:
-        """Constants, pools of threads, the seed: all plain values in all their modules."""
-        # Set after the server's start.
-        late = {"HF_HUB_OFFLINE": "1", "HF_TOKEN": "hf_secret", "HF_HOME": str(tmp_path / "own")}
-        states = []
-        for start in (spawn.new_interpreter, forks.start, forks.start):
-            child = begin(tmp_path, "heavy", start, STATE, **environment(**late))
-            assert start == spawn.new_interpreter or is_forked(child, forks)
-            assert finish(child)[0] == 0
-            states.append(state_of(tmp_path))
-        cold, forked, other = states
-        assert all(one != two for one, two in zip(forked["drawn"], other["drawn"], strict=True))
-        assert cold["constants"]["huggingface_hub.constants.HF_HUB_OFFLINE"] == "True"
-        assert "own/modules" in cold["constants"]["datasets.config.HF_MODULES_CACHE"]
-        assert len(cold["constants"]) > 800
-        assert forked["threads"] == cold["threads"]
-        assert forked["threads"]["torch"][0] == 2
-        shared = cold["constants"].keys() & forked["constants"].keys()
-        differing = {
-            name: (cold["constants"][name], forked["constants"][name])
-            for name in shared
-            if cold["constants"][name] != forked["constants"][name] and name not in RANDOM
-        }
-        assert differing == {}
-        assert cold["constants"].keys() == shared
-        assert not any("hf_secret" in value for value in forked["constants"].values())
+@dataclass(frozen=True)
+class Trained:
+    """A process that has recorded its state and has then trained."""
+
+    state: dict[str, Any]
+    plan: str
+    losses: list[float]
+    weights: str
 
 
-@pytest.mark.parametrize(
-    ("processes", "where"),
-    [
-        (1, "the CPU with 2 threads in"),
-        pytest.param(2, "the CPU with 2 threads in 2 processes in", marks=pytest.mark.heavy),
-    ],
-)
-def test_trains_to_the_same_weights(
-    forks: ForkClient, tmp_path: Path, processes: int, where: str
-) -> None:
-    """With two threads in each process. The launcher of several is forked, and forks them."""
+Twice = Callable[[int], list[Trained]]
+WORDS = ["fox", "hen", "owl", "cat", "dog", "elk", "bee", "ant", "cow", "ram"]
+
+
+def body_of(folder: Path, num_processes: int) -> dict[str, Any]:
     rows = [{"text": f"{word} is what the {word} says to the other {word}s"} for word in WORDS]
-    body = {
+    return {
+        "metadata": {"stub.prepare": "heavy"},
         "task": {"type": "masked-lm", "line_by_line": True},
         "model": {
             "config": {
@@ -108,36 +84,90 @@ def test_trains_to_the_same_weights(
             },
             "tokenizer_name": str(minilm_dir()),
         },
-        "dataset": {"source": "path", "train": write_rows(tmp_path / "rows.jsonl", rows)},
+        "dataset": {"source": "path", "train": write_rows(folder / "rows.jsonl", rows)},
         "training": {"max_steps": 5, "logging_steps": 1, "save_strategy": "no", "seed": 7},
-        "resources": {"gpus": 0, "num_processes": processes},
+        "resources": {"gpus": 0, "num_processes": num_processes},
     }
-    prepared = StagedJob(tmp_path, body).prepare()
-    ended = []
-    for start in (spawn.new_interpreter, forks.start):
-        job = StagedJob(tmp_path, body)
-        job.prepared = prepared
-        events = train(job.request(Stage.TRAIN, attempt=1), start, tmp_path / "log")
-        [plan] = [e.message for e in events if isinstance(e, Notice) and "Training on" in e.message]
-        assert where in plan
-        assert isinstance(events[-1], Finished), (tmp_path / "log").read_text()
-        losses = [e.values["loss"] for e in events if isinstance(e, Metric) and e.kind == "train"]
-        ended.append((losses, events[-1].result["weights_sha256"]))
-    assert len(ended[0][0]) == 5
-    assert ended[0] == ended[1]
 
 
-WORDS = ["fox", "hen", "owl", "cat", "dog", "elk", "bee", "ant", "cow", "ram"]
-
-
-def train(request: StageRequest, start: Start, log: Path) -> list[StageEvent]:
-    path = request.attempt_dir / "request.json"
+def train(job: StagedJob, start: Start, forks: ForkClient, late: Mapping[str, str]) -> Trained:
+    """With two threads in each process. The launcher of several is forked, and forks them; it does
+    not record its state."""
+    request = job.request(Stage.TRAIN, attempt=1)
+    path, log = request.attempt_dir / "request.json", job.home / "log"
     path.write_text(request.model_dump_json())
-    command = stage_command(request, path)
-    offline = environment(HF_HUB_OFFLINE="1")
-    return finish(Child(command, offline, request.attempt_dir, log, start=start))[1]
+    is_one = request.spec.resources.processes == 1
+    words = command(path, STATE) if is_one else stage_command(request, path)
+    variables = environment(**{name: late[name] for name in late if name != "HF_TOKEN"})
+    secrets = {name: late[name] for name in late if name == "HF_TOKEN"}
+    child = Child(words, variables, request.attempt_dir, log, start=start, secrets=secrets)
+    assert start == spawn.new_interpreter or is_forked(child, forks)
+    events = finish(child)[1]
+    assert isinstance(events[-1], Finished), log.read_text()
+    [plan] = [e.message for e in events if isinstance(e, Notice) and "Training on" in e.message]
+    losses = [e.values["loss"] for e in events if isinstance(e, Metric) and e.kind == "train"]
+    state = state_of(request.attempt_dir) if is_one else {}
+    assert events[-1].result is not None
+    return Trained(state, plan, losses, events[-1].result["weights_sha256"])
 
 
+@pytest.fixture(scope="module")
+def twice(forks: ForkClient, tmp_path_factory: pytest.TempPathFactory) -> Twice:
+    """In a new interpreter and in a forked process; by the number of processes."""
+
+    @cache
+    def ended(num_processes: int) -> list[Trained]:
+        folder = tmp_path_factory.mktemp("twice")
+        # Set after the server's start.
+        late = {"HF_HUB_OFFLINE": "1", "HF_TOKEN": "hf_secret", "HF_HOME": str(folder / "own")}
+        job = StagedJob(folder, body_of(folder, num_processes))
+        job.prepare()
+        return [train(job, start, forks, late) for start in (spawn.new_interpreter, forks.start)]
+
+    return ended
+
+
+def test_knows_variables_that_libraries_read_at_import(
+    twice: Twice, forks: ForkClient, tmp_path: Path
+) -> None:
+    """Constants, pools of threads, the seed: all plain values in all their modules."""
+    cold, forked = (each.state for each in twice(1))
+    child = begin(tmp_path, "heavy", forks.start, STATE, **environment(HF_HUB_OFFLINE="1"))
+    assert finish(child)[0] == 0
+    other = state_of(tmp_path)
+    assert all(one != two for one, two in zip(forked["drawn"], other["drawn"], strict=True))
+    assert cold["constants"]["huggingface_hub.constants.HF_HUB_OFFLINE"] == "True"
+    assert "own/modules" in cold["constants"]["datasets.config.HF_MODULES_CACHE"]
+    assert len(cold["constants"]) > 800
+    assert forked["threads"] == cold["threads"]
+    assert forked["threads"]["torch"][0] == 2
+    shared = cold["constants"].keys() & forked["constants"].keys()
+    differing = {
+        name: (cold["constants"][name], forked["constants"][name])
+        for name in shared
+        if cold["constants"][name] != forked["constants"][name] and name not in RANDOM
+    }
+    assert differing == {}
+    assert cold["constants"].keys() == shared
+    assert not any("hf_secret" in value for value in forked["constants"].values())
+
+
+@pytest.mark.parametrize(
+    ("num_processes", "where"),
+    [
+        (1, "the CPU with 2 threads in"),
+        pytest.param(2, "the CPU with 2 threads in 2 processes in", marks=pytest.mark.heavy),
+    ],
+)
+def test_trains_to_the_same_weights(twice: Twice, num_processes: int, where: str) -> None:
+    cold, forked = twice(num_processes)
+    assert where in cold.plan
+    assert where in forked.plan
+    assert len(cold.losses) == 5
+    assert (cold.losses, cold.weights) == (forked.losses, forked.weights)
+
+
+@pytest.mark.usefixtures("processes")
 def test_with_a_gpu_no_import_starts_cuda() -> None:
     """No GPU is needed to see that bitsandbytes, whose import starts CUDA, is not reached."""
     program = f"""

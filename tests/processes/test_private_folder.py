@@ -24,6 +24,7 @@ def test_only_its_user_can_enter_it_and_it_is_removed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_tree_of_any_depth_is_removed(tmp_path: Path) -> None:
     with private_folder() as folder:
         made = "import os\nfor _ in range(3000):\n    os.mkdir('d'); os.chdir('d')\n"
@@ -31,6 +32,7 @@ def test_a_tree_of_any_depth_is_removed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("processes")
 def test_what_a_killed_worker_left_is_removed_by_the_next(tmp_path: Path) -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from service import own_packages
 from service.contract.states import Stage
 from service.settings import Settings
+from service.system import own_packages
 from worker.processes.stage_environment import stage_environment, stage_secrets
 
 
@@ -16,6 +16,7 @@ class TestStageEnvironment:
     def settings(self, tmp_path: Path) -> Settings:
         return Settings(home=tmp_path)
 
+    @pytest.mark.usefixtures("processes")
     def test_downloads_lie_with_our_caches(
         self, settings: Settings, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -23,12 +24,14 @@ class TestStageEnvironment:
         home = stage_environment(settings, Stage.PREPARE)["HF_HOME"]
         assert home == str(settings.cache_dir / "huggingface")
 
+    @pytest.mark.usefixtures("processes")
     def test_unless_the_operator_keeps_one_for_all(
         self, settings: Settings, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("HF_HOME", "elsewhere")
         assert stage_environment(settings, Stage.PREPARE)["HF_HOME"] == "elsewhere"
 
+    @pytest.mark.usefixtures("processes")
     def test_other_projects_have_their_own_all_the_same(
         self, settings: Settings, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -36,6 +39,7 @@ class TestStageEnvironment:
         home = stage_environment(settings, Stage.PREPARE, project_id="other")["HF_HOME"]
         assert home == str(settings.cache_dir / "projects" / "other" / "huggingface")
 
+    @pytest.mark.usefixtures("processes")
     def test_of_the_search_path_it_has_the_folders_that_it_may_read(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -52,6 +56,7 @@ class TestStageEnvironment:
         unconfined = stage_environment(Settings(home=tmp_path, sandbox="off"), Stage.TRAIN)
         assert str(tmp_path / "hidden") in unconfined["PYTHONPATH"]
 
+    @pytest.mark.usefixtures("processes")
     @pytest.mark.parametrize(
         ("own", "expected"),
         [
@@ -82,6 +87,7 @@ class TestStageEnvironment:
         given = stage_environment(settings, Stage.TRAIN)
         assert {name: given[name] for name in names if name in given} == expected
 
+    @pytest.mark.usefixtures("processes")
     def test_a_stage_sees_the_gpus_that_it_was_given_and_no_other(
         self, settings: Settings, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -97,6 +103,7 @@ class TestStageEnvironment:
         ):
             assert none["CUDA_VISIBLE_DEVICES"] == ""
 
+    @pytest.mark.usefixtures("processes")
     def test_of_the_workers_variables_a_stage_receives_the_listed_ones(
         self, settings: Settings, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -125,6 +132,7 @@ class TestStageEnvironment:
             assert "secret" not in given.values()
             assert needed.items() <= given.items()
 
+    @pytest.mark.usefixtures("processes")
     def test_the_operator_adds_variables_by_name(
         self, settings: Settings, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -136,6 +144,7 @@ class TestStageEnvironment:
         assert {name for name in given if name.startswith("MY_")} == {"MY_PLUGIN"}
         assert stage_secrets(settings, Stage.TRAIN) == {"MY_KEY": "1"}
 
+    @pytest.mark.usefixtures("processes")
     def test_only_prepare_and_publish_reach_the_network_through_a_proxy(
         self, settings: Settings, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -168,6 +177,7 @@ class TestStageEnvironment:
             Stage.PUBLISH: {"MLFLOW_TRACKING_TOKEN": "t-1"},
         }
 
+    @pytest.mark.usefixtures("processes")
     def test_its_home_and_its_temporary_files_are_its_own(
         self, settings: Settings, tmp_path: Path
     ) -> None:
@@ -175,6 +185,7 @@ class TestStageEnvironment:
         given = stage_environment(settings, Stage.TRAIN, private=tmp_path)
         assert (given["HOME"], given["TMPDIR"]) == (str(tmp_path), str(tmp_path))
 
+    @pytest.mark.usefixtures("processes")
     def test_variables_that_libraries_set_in_a_worker_change_no_stage(
         self, settings: Settings
     ) -> None:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from service.contract.stages import PrepareResult, StageRequest, TrainResult
+from service.contract.stage.stages import PrepareResult, StageRequest, TrainResult
 from service.contract.states import Stage
-from tests.fakes.hub import HubDouble
-from tests.stages.support import Ended, StageServer
+from tests.stages.support import EndedStage, StageServer
 from tests.support.factories import make_spec
+from tests.support.hub import HubDouble
 from tests.support.models import save_tiny_bert
 
 TOKEN = "hf_publishTests0123456789"
@@ -74,11 +74,11 @@ def make_request(workspace: Path, epoch: int = 2, **changes: Any) -> StageReques
     )
 
 
-Run = Callable[..., Ended]
+Run = Callable[..., EndedStage]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StageServer]:
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory, processes: None) -> Iterator[StageServer]:
     """Each request names its test's Hub; the client's variables lead to none."""
     folder = tmp_path_factory.mktemp("server")
     variables = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(folder / "hf")}
@@ -96,7 +96,7 @@ def run(server: StageServer, hub: HubDouble, tmp_path: Path, tiny_qa_model: Path
     output.parent.mkdir(parents=True)
     output.symlink_to(tiny_qa_model, target_is_directory=True)
 
-    def run(token: str | None = TOKEN, epoch: int = 2, **changes: Any) -> Ended:
+    def run(token: str | None = TOKEN, epoch: int = 2, **changes: Any) -> EndedStage:
         request = make_request(workspace, epoch, hub_endpoint=hub.endpoint, **changes)
         return server.run(write(request), token)
 

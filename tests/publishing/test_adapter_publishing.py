@@ -9,11 +9,11 @@ import torch
 import transformers
 from huggingface_hub import ModelCard
 
-from tests.fakes.hub import HubDouble
 from tests.publishing.card_code import code_of, run_code, run_here
 from tests.publishing.conftest import PREPARED, TOKEN, TRAINED, make_request, write
-from tests.stages.support import Running
+from tests.stages.support import StageServer
 from tests.support.factories import make_spec
+from tests.support.hub import HubDouble
 from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_llama, save_tiny_t5
 from worker.publishing import model_card
 from worker.training import build
@@ -40,7 +40,10 @@ def save_adapter(base: Path, output: Path, auto: Any, revision: str | None, **sp
     return adapted.eval()
 
 
-def test_pushed_it_loads_by_the_real_client_and_answers(hub: HubDouble, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("processes")
+def test_pushed_it_loads_by_the_real_client_and_answers(
+    server: StageServer, hub: HubDouble, tmp_path: Path
+) -> None:
     base = save_tiny_bert(tmp_path / "base")
     commit = hub.add_repo("org/base", base)
     spec = {
@@ -56,9 +59,7 @@ def test_pushed_it_loads_by_the_real_client_and_answers(hub: HubDouble, tmp_path
     request = make_request(workspace, spec=spec, hub_endpoint=hub.endpoint).model_copy(
         update={"prepared": PREPARED.model_copy(update={"model_revision": commit})}
     )
-    command = ["-m", "worker.stages.publish", str(write(request))]
-    variables = hub.environment(tmp_path / "hf", TOKEN)
-    published = Running(command, tmp_path / "log", variables).wait()
+    published = server.run(write(request), TOKEN)
     assert published.status == 0, published.log
 
     files = hub.repo("org/tiny-lora").commits[-1].files

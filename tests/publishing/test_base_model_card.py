@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from service.contract.stages import BaseCard, BaseJob
+from service.contract.stage.stages import BaseCard, BaseJob
 from worker.publishing import base_model_card
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from service.contract.stages import BaseCard
+from service.contract.stage.stages import BaseCard
 from tests.publishing.card_code import code_of
 from tests.publishing.conftest import PREPARED, TRAINED, make_request
 from tests.support.hostile_text import HOSTILE, steering

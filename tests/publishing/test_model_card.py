@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from huggingface_hub import ModelCard
 
-from service.contract.stages import BaseCard
+from service.contract.stage.stages import BaseCard
 from tests.publishing.conftest import PREPARED, TRAINED, make_request
 from worker.publishing import model_card
 

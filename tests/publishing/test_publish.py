@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from tests.fakes.hub import HubDouble
 from tests.publishing.card_code import code_of, run_code
 from tests.publishing.conftest import PREPARED, TOKEN, Run
 from tests.stages.support import phases
-from tests.support.services import free_port
+from tests.support.hub import HubDouble
+from tests.support.servers.services import free_port
 from worker.storage import atomic_dir
 from worker.tracking.trackers import JOB_ID_TAG, MlflowTracker, NewRun
 
@@ -73,6 +73,32 @@ class TestHub:
             f"{folder}/optimizer.pt": str(step).encode() for folder, step in folders.items()
         }
 
+    def test_checkpoints_that_training_had_no_time_to_push(
+        self, run: Run, hub: HubDouble, tmp_path: Path
+    ) -> None:
+        """Each in a commit of its own before the model's; not again after a kill."""
+        first = tmp_path / "job" / "attempts" / "1"
+        (first / "hub").mkdir(parents=True)
+        (first / "hub" / "config.json").write_text("{}")
+        made = [first / "checkpoints" / str(step) for step in (5, 10)]
+        for folder in made:
+            folder.mkdir(parents=True)
+            (folder / "model.safetensors").write_bytes(folder.name.encode())
+        target = HUB["hub"] | {"strategy": "every_save", "always_push": True}
+        titles = ["Training in progress, step 5", "Training in progress, step 10"]
+        hub.add_repo("org/tiny-qa", {})
+        repo = hub.repo("org/tiny-qa")
+        repo.commit("main", titles[0], {})  # another job's
+        for _ in range(2):
+            published = run(spec={"hub": target}, left_over=made)
+            assert published.status == 0, published.log
+        assert [commit.title for commit in repo.commits[2:]] == [
+            titles[0],
+            *titles,
+            "Fine-tuned model of job-1",
+        ]
+        assert [commit.files["model.safetensors"] for commit in repo.commits[3:5]] == [b"5", b"10"]
+
     def test_a_retry_makes_no_second_commit(self, run: Run, hub: HubDouble) -> None:
         first = run(spec=HUB, epoch=2)
         second = run(spec=HUB, epoch=3)
@@ -129,11 +155,11 @@ class TestHub:
         settings.mkdir()
         for name in pushed:
             (settings / name).write_text("earlier")
-        for strategy, gone in (("end", set()), ("every_save", set(there[:1] + there[3:4]))):
+        for strategy, deleted in (("end", set()), ("every_save", set(there[:1] + there[3:4]))):
             published = run(spec={"hub": HUB["hub"] | {"strategy": strategy}})
             assert published.status == 0, published.log
             files = hub.repo("org/tiny-qa").commits[-1].files
-            assert set(there) - set(files) == gone
+            assert set(there) - set(files) == deleted
             assert files["config.json"] != b"earlier"
 
     def test_without_a_hub_section_nothing_is_asked(self, run: Run, hub: HubDouble) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.worker_fixtures import flaky, settings
+from tests.support.workers.fixtures import flaky, settings
 from worker.sandbox import landlock, layers
 from worker.sandbox.view import Layer
 
@@ -10,7 +10,7 @@ __all__ = ["flaky", "settings"]
 
 
 @pytest.fixture(params=Layer)
-def layer(request: pytest.FixtureRequest) -> Layer:
+def layer(request: pytest.FixtureRequest, processes: None) -> Layer:
     layer = Layer(request.param)
     if layer is Layer.LANDLOCK and landlock.version() < landlock.FILES:
         pytest.skip("no Landlock")

@@ -1,16 +1,20 @@
 """Which layers are used, and what a stage finds behind each of them alone."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from service import own_packages
-from worker.sandbox import layers, machine
+from service.settings import Settings
+from service.system import own_packages
+from worker.sandbox import landlock, layers, machine
 from worker.sandbox.confined_command import confined
 from worker.sandbox.view import Layer, View
 
@@ -21,7 +25,7 @@ _VERSION = (
 
 
 def test_a_stage_reads_our_version(layer: Layer) -> None:
-    """In a source tree its metadata lies beside our packages, and is what Python finds first."""
+    """In a source tree its metadata lies next to our packages, and Python finds it first."""
     view = View(
         (layer,),
         read=tuple(machine.readable({})),
@@ -36,21 +40,103 @@ def test_a_stage_reads_our_version(layer: Layer) -> None:
     assert (done.stdout.strip(), done.stderr) == (version("finetune-service"), "")
 
 
+# What no version of Landlock alone covers; each a word of one gap, in order.
+_OPEN = ["UDP", "whose path", "command lines", "/dev/shm", "process group"]
+_OF_PREPARE = "`prepare` and `publish`"
+
+
 @pytest.mark.parametrize(
-    ("killed", "others", "expected"),
+    ("abi", "has_namespaces", "layers_used", "gaps"),
     [
-        (0, signal.SIGSYS, False),  # what a policy does to it
-        (2, 0, True),
-        (3, 0, False),
+        (0, False, "landlock", ["every file", "trace", "signals", "abstract", "TCP", *_OPEN]),
+        (1, False, "landlock", ["truncate", "signals", "abstract", "TCP", *_OPEN]),
+        (2, False, "landlock", ["truncate", "signals", "abstract", "TCP", *_OPEN]),
+        (3, False, "landlock", ["signals", "abstract", "TCP", *_OPEN]),
+        (4, False, "landlock", ["signals", "abstract", *_OPEN]),
+        (5, True, "landlock", ["signals", "abstract", *_OPEN]),
+        (6, False, "landlock,namespaces", _OPEN),
+        (6, True, "namespaces", ["abstract", "TCP"]),
+        (3, True, "landlock,namespaces", ["abstract", "TCP"]),
+        (5, True, "namespaces,landlock", ["abstract"]),
+        (6, True, "landlock,namespaces", []),
     ],
 )
-def test_a_trial_that_was_killed_is_repeated(
-    monkeypatch: pytest.MonkeyPatch, killed: int, others: int, expected: bool
+def test_what_a_stage_could_still_do(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    abi: int,
+    has_namespaces: bool,
+    layers_used: str,
+    gaps: list[str],
 ) -> None:
-    statuses = iter([-signal.SIGKILL] * killed + [-others])
+    monkeypatch.setattr(landlock, "version", lambda: abi)
+    monkeypatch.setattr(layers, "_has_namespaces", lambda: has_namespaces)
+    found = layers.missing(Settings(home=tmp_path, sandbox_layers=layers_used))
+    assert [word in gap for word, gap in zip(gaps, found, strict=True)] == [True] * len(gaps)
+    if has_namespaces and "namespaces" in layers_used:
+        assert [_OF_PREPARE in gap for gap in found] == [True] * len(gaps)
+    for mode in ("auto", "off", "require"):
+        settings = Settings.model_validate(
+            {"home": tmp_path, "sandbox": mode, "sandbox_layers": layers_used}
+        )
+        assert layers.missing(settings) == ([] if mode == "off" else found)
+        is_refused = mode == "require" and bool(gaps)
+        named = re.escape("; ".join(found))
+        with pytest.raises(layers.SandboxError, match=named) if is_refused else nullcontext():
+            layers.require(settings)
 
-    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        return subprocess.CompletedProcess(command, next(statuses), "", "")
+
+@pytest.mark.parametrize(
+    ("mode", "wanted", "has_namespaces", "expected"),
+    [
+        ("auto", "namespaces,landlock", True, tuple(Layer)),
+        ("require", "namespaces", True, (Layer.NAMESPACES,)),
+        ("auto", "landlock,namespaces", False, (Layer.LANDLOCK,)),
+        ("off", "landlock,namespaces", True, ()),
+    ],
+)
+def test_the_layers_that_are_used(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    mode: str,
+    wanted: str,
+    has_namespaces: bool,
+    expected: tuple[Layer, ...],
+) -> None:
+    monkeypatch.setattr(landlock, "version", lambda: 1)
+    monkeypatch.setattr(layers, "_has_namespaces", lambda: has_namespaces)
+    settings = Settings.model_validate(
+        {"home": tmp_path, "sandbox": mode, "sandbox_layers": wanted}
+    )
+    assert layers.used(settings) == expected
+
+
+@pytest.mark.parametrize(
+    ("first", "others", "expected"),
+    [
+        ([], -signal.SIGSYS, False),  # what a policy does to it
+        ([-signal.SIGKILL] * 2, 0, True),
+        ([None] * 2, 0, True),  # not in time
+        ([None, -signal.SIGKILL, None], 0, False),
+    ],
+)
+def test_a_trial_that_says_nothing_is_repeated(
+    monkeypatch: pytest.MonkeyPatch, first: list[int | None], others: int, expected: bool
+) -> None:
+    statuses = iter([*first, others])
+    tried = []
+
+    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        assert options["errors"] == "replace"  # a policy says why in any encoding
+        (descriptor,) = options["pass_fds"]
+        tried.append(View.from_json(os.read(descriptor, 1024**2)))
+        status = next(statuses)
+        if status is None:
+            raise subprocess.TimeoutExpired(command, options["timeout"])
+        return subprocess.CompletedProcess(command, status, "", "")
 
     monkeypatch.setattr(subprocess, "run", run)
     assert layers._has_namespaces.__wrapped__() is expected
+    read, devices = tuple(machine.readable({})), machine.devices(with_gpus=False)
+    assert tried == [View((Layer.NAMESPACES,), read=read, devices=devices)] * len(tried)
+    assert len(tried) == min(3, len(first) + 1)

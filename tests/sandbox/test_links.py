@@ -31,14 +31,15 @@ def seen(view: View, *paths: Path) -> list[str]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """With a link in its name, as an operator may have, and one that a stage has made."""
+    """With a link in its name, as an operator may have, and one that a stage has made. The first
+    leads past the root folder, where its parent is the root folder itself."""
     disk = tmp_path / "disk"
     for name in ("jobs/job-a/checkpoint", "jobs/job-b/output", "keys"):
         (disk / name).mkdir(parents=True)
         (disk / name / "file").write_text(name)
     (disk / "jobs" / "job-b" / "checkpoint").symlink_to(disk / "keys")
     home = tmp_path / "home"
-    home.symlink_to(disk)
+    home.symlink_to("../" * 30 + str(disk.relative_to("/")))
     return home
 
 

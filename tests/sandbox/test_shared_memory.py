@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.contract.stages import StageRequest
+from service.contract.stage.stages import StageRequest
 from service.contract.states import Stage
 from service.settings import Settings
 from tests.stages.support import REQUEST
@@ -16,6 +16,8 @@ from worker.sandbox import layers, machine
 from worker.sandbox.confined_command import confined
 from worker.sandbox.view import Layer, View
 from worker.supervision import stage_views
+
+pytestmark = pytest.mark.usefixtures("processes")
 
 MIB = 1024**2
 _FILL = """

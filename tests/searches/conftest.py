@@ -13,16 +13,9 @@ from service.searches import commands
 from service.searches.runner import SearchRunner
 from service.settings import Settings
 from service.store.database import Database, db_now
-from service.store.models import (
-    EventRow,
-    JobRow,
-    MetricRow,
-    ProjectRow,
-    SearchReportRow,
-    SearchRow,
-    SearchTrialRow,
-)
-from service.store.owner_models import DEFAULT_PROJECT
+from service.store.tables.jobs import EventRow, JobRow, MetricRow
+from service.store.tables.projects import DEFAULT_PROJECT, ProjectRow
+from service.store.tables.searches import SearchReportRow, SearchRow, SearchTrialRow
 from tests.searches.simulated_worker import SimulatedWorker, search_spec
 
 
@@ -54,7 +47,7 @@ class Bench:
         self.worker.tick()
 
     def run(self, search_id: str, *, forgetful: bool = False, turns: int = 3000) -> SearchRow:
-        """Until the search has ended. `forgetful`: a new runner for every look."""
+        """Until the search has ended. `forgetful`: a new runner for every pass."""
         for _ in range(turns):
             if forgetful:
                 self.runner = self.new_runner()

@@ -8,15 +8,15 @@ from typing import Any
 
 from sqlalchemy import select
 
-from service.contract.events import Metric
 from service.contract.failures import Failure, FailureCode
-from service.contract.spec import JobSpec
+from service.contract.spec.spec import JobSpec
+from service.contract.stage.events import Metric
 from service.contract.states import JobState, Stage
-from service.store import claims, endings, history
-from service.store.claims import Claim
 from service.store.database import Database
-from service.store.endings import Ending
-from service.store.models import JobRow
+from service.store.jobs import attempt_reports, claims, endings
+from service.store.jobs.claims import Claim
+from service.store.jobs.endings import Ending
+from service.store.tables.jobs import JobRow
 from tests.support.factories import POLICY
 
 Score = Callable[[JobSpec, int], float]
@@ -56,7 +56,7 @@ class SimulatedWorker:
         """Every running job makes one evaluation's steps; free slots claim waiting jobs."""
         for job_id in list(self.running):
             self._advance(job_id)
-        for job_id in self._waiting():
+        for job_id in self._waiting() if len(self.running) < self.slots else ():
             if len(self.running) < self.slots:
                 self._claim(job_id)
 
@@ -100,7 +100,7 @@ class SimulatedWorker:
         values = {name: score(claim.spec, step) for name, score in scores.items()}
         metric = Metric(kind="eval", step=step, epoch=step / 30, values=values)
         with self.database.write() as session:
-            assert history.record(session, job_id, claim.epoch, [metric]) is not None
+            assert attempt_reports.record(session, job_id, claim.epoch, [metric]) is not None
         self.running[job_id] = (claim, step)
         if step >= self.steps:
             if self.home is not None:
@@ -125,7 +125,7 @@ class SimulatedWorker:
 def missing_column(claim: Claim) -> Failure | None:
     """Every job's data lacks a column."""
     if claim.stage is Stage.PREPARE:
-        return Failure.of(FailureCode.MISSING_COLUMN, "The data has no column `context`.")
+        return Failure.from_code(FailureCode.MISSING_COLUMN, "The data has no column `context`.")
     return None
 
 

@@ -6,15 +6,15 @@ from collections import Counter
 import pytest
 
 from service.contract.failures import Failure, FailureCode
-from service.contract.spec import JobSpec
+from service.contract.spec.spec import JobSpec
 from service.contract.states import ENDED, JobState
 from service.searches import commands
-from service.store.claims import Claim
+from service.store.jobs.claims import Claim
 from service.store.scope import EVERYTHING
 from tests.searches.conftest import Bench
 from tests.searches.simulated_worker import by_learning_rate, search_spec
-from tests.support.databases import on_sqlite
-from tests.support.job_rows import get, put
+from tests.support.store.databases import on_both
+from tests.support.store.job_rows import get, put
 
 ASHA = {"name": "asha", "rungs": [10, 30]}
 RATES = (
@@ -30,6 +30,7 @@ TEMPLATE = {
 
 
 class TestAsha:
+    @on_both
     def test_pauses_promotes_and_ends_the_losers(self, bench: Bench) -> None:
         bench.worker.steps = 90
         search_id = bench.submit(pruner=ASHA, enqueue=ENQUEUED, max_trials=12, **TEMPLATE)
@@ -40,13 +41,13 @@ class TestAsha:
         assert row.counts == {"complete": 2, "pruned": 10}
         assert [trial.number for trial in trials if trial.state == "complete"] == [0, 10]
         assert Counter(resource for _, resource, _, _ in reports) == {10: 12, 30: 5}
+        assert {decision for _, _, _, decision in reports} == {"continue", "pause"}
         # As computed by hand from the values at the rungs: two were paused first.
         resumed = [job.trial for job in bench.jobs() if _was_resumed(bench, job.id)]
         assert resumed == [2, 6]
         first = {number: value for number, at, value, _ in reports if at == 10}
         assert row.best == [max(first, key=lambda number: first[number] or 0)] == [10]
 
-    @on_sqlite
     def test_a_promoted_trial_continues_where_it_was(self, bench: Bench) -> None:
         bench.worker.steps = 90
         search_id = bench.submit(pruner=ASHA, enqueue=ENQUEUED, max_trials=12, **TEMPLATE)
@@ -58,7 +59,6 @@ class TestAsha:
             trained += 10 * len(steps)
         assert bench.worker.trained_steps == trained
 
-    @on_sqlite
     def test_pruned_jobs_say_why(self, bench: Bench) -> None:
         bench.worker.steps = 90
         search_id = bench.submit(pruner=ASHA, max_trials=6, **TEMPLATE)
@@ -73,7 +73,6 @@ class TestAsha:
             assert (job.failure or {})["code"] == "trial_pruned"
             assert trial.reason in (job.failure or {})["message"]
 
-    @on_sqlite
     def test_one_that_its_user_retries_is_none_of_the_searchs_any_more(self, bench: Bench) -> None:
         bench.worker.steps = 90
         search_id = bench.submit(pruner=ASHA, max_trials=9, **TEMPLATE)
@@ -85,7 +84,6 @@ class TestAsha:
         assert row.state == "succeeded"
         assert get(bench.database, pruned.job_id or "").state == "paused"
 
-    @on_sqlite
     def test_files_of_pruned_trials_go_once_mlflow_has_all(self, bench: Bench) -> None:
         bench.worker.steps = 90
         search_id = bench.submit(pruner=ASHA, max_trials=6, **TEMPLATE)
@@ -99,7 +97,6 @@ class TestAsha:
             assert trial.is_cleaned == (trial.state == "pruned")
             assert (job.workspace_pruned_at is not None) == (trial.state == "pruned")
 
-    @on_sqlite
     @pytest.mark.parametrize("parallel", [1, 4])
     def test_a_runner_that_remembers_nothing_decides_the_same(
         self, bench: Bench, parallel: int
@@ -116,14 +113,12 @@ class TestAsha:
         ]
         assert bench.row(broken).best == bench.row(whole).best
 
-    @on_sqlite
     def test_paused_trials_do_not_use_up_the_queue(self, bench: Bench) -> None:
         bench.worker.steps = 90
         bench.limit_queue(1)
         search_id = bench.submit(pruner=ASHA, max_trials=9, **TEMPLATE)
         assert bench.run(search_id).state == "succeeded"
 
-    @on_sqlite
     def test_the_last_trial_may_let_another_one_continue(self, bench: Bench) -> None:
         """Its job still has the place when the search has nothing else to begin."""
         rates = [1e-4, 2e-4, 1.5e-4, 1e-2]  # the first two of four continue: trials 0 and 2
@@ -139,7 +134,6 @@ class TestAsha:
         states = [trial.state for trial in bench.trials(search_id)]
         assert states == ["complete", "pruned", "complete", "pruned"]
 
-    @on_sqlite
     def test_cancelling_ends_the_paused(self, bench: Bench) -> None:
         bench.worker.steps = 90
         search_id = bench.submit(pruner=ASHA, max_trials=12, **TEMPLATE)
@@ -149,14 +143,13 @@ class TestAsha:
         assert bench.run(search_id).state == "cancelled"
         assert {JobState(job.state) for job in bench.jobs()} <= ENDED
 
-    @on_sqlite
     def test_when_all_that_are_promoted_fail_the_next_best_continues(self, bench: Bench) -> None:
         bench.worker.steps = 90
 
         def later(claim: Claim) -> Failure | None:
             is_near = 3e-5 < claim.spec.training.learning_rate < 3e-4
             if is_near and bench.worker.running[claim.job_id][1] >= 40:
-                return Failure.of(FailureCode.NON_FINITE_LOSS, "The loss is NaN.")
+                return Failure.from_code(FailureCode.NON_FINITE_LOSS, "The loss is NaN.")
             return None
 
         bench.worker.fails = later
@@ -172,7 +165,6 @@ class TestAsha:
         left = {number: value for number, value in first.items() if number not in failed}
         assert row.best == [max(left, key=lambda number: left[number])]
 
-    @on_sqlite
     def test_overshooting_a_rung_reveals_nothing(self, bench: Bench) -> None:
         """A trial continues until its supervisor sees the pause: what it reports meanwhile counts
         when it is promoted, as if it had stopped in time."""
@@ -187,7 +179,6 @@ class TestAsha:
         assert bench.row(late).best == bench.row(whole).best
         assert [t.state for t in bench.trials(late)] == [t.state for t in bench.trials(whole)]
 
-    @on_sqlite
     @pytest.mark.parametrize(
         ("seed", "limit"),
         [(0, None), pytest.param(1, None, marks=pytest.mark.heavy), (0, 5)],
@@ -195,7 +186,7 @@ class TestAsha:
     def test_a_reconciler_that_was_away_decides_the_same(
         self, bench: Bench, seed: int, limit: int | None
     ) -> None:
-        """However many reports and ends one look sees, and however far a trial went on."""
+        """However many reports and ends one pass sees, and however far a trial went on."""
         bench.worker.steps, bench.worker.score = 90, _noisy
         given = {
             "pruner": {"name": "asha", "rungs": [10, 30], "reduction_factor": 2},
@@ -207,11 +198,11 @@ class TestAsha:
         whole = bench.submit(**given)
         bench.run(whole)
         seldom = bench.submit(**given)
-        for turn in range(300):
+        turns = iter(range(300))
+        while bench.row(seldom).state != "succeeded":
             bench.runner.step()
-            for _ in range(1 + 7 * turn % 13):
+            for _ in range(1 + 7 * next(turns) % 13):
                 bench.worker.tick()
-        assert bench.row(seldom).state == "succeeded"
         assert bench.reports(seldom) == bench.reports(whole)
         assert bench.row(seldom).without_gain == bench.row(whole).without_gain
         assert [(t.state, t.end_number) for t in bench.trials(seldom)] == [
@@ -219,7 +210,6 @@ class TestAsha:
         ]
 
 
-@on_sqlite
 class TestHyperband:
     def test_brackets_begin_at_different_rungs(self, bench: Bench) -> None:
         bench.worker.steps = 90
@@ -234,7 +224,6 @@ class TestHyperband:
         assert row.counts["complete"] < 16
 
 
-@on_sqlite
 class TestMedian:
     def test_ends_what_is_worse_than_the_median(self, bench: Bench) -> None:
         pruner = {"name": "median", "n_startup_trials": 3}
@@ -244,6 +233,12 @@ class TestMedian:
         assert row.counts["complete"] + len(pruned) == 10
         assert pruned != []
         assert all("worse than the median" in (trial.reason or "") for trial in pruned)
+
+    def test_metrics_may_lack_their_prefix(self, bench: Bench) -> None:
+        bench.worker.metric = "f1"
+        search_id = bench.submit(pruner={"name": "median"}, max_trials=1)
+        bench.run(search_id)
+        assert [step for _, step, _, _ in bench.reports(search_id)] == [10, 20, 30]
 
     def test_a_pruned_trial_frees_its_worker(self, bench: Bench) -> None:
         pruner = {"name": "median", "n_startup_trials": 3}
@@ -255,7 +250,6 @@ class TestMedian:
                 assert len(bench.steps_of(jobs[trial.number].id)) < 3
 
 
-@on_sqlite
 class TestPatience:
     def test_ends_what_does_not_improve(self, bench: Bench) -> None:
         bench.worker.steps = 90
@@ -264,7 +258,8 @@ class TestPatience:
         search_id = bench.submit(pruner=pruner, max_trials=3, **TEMPLATE)
         row = bench.run(search_id)
         assert row.counts.get("pruned") == 3
-        assert row.state == "failed"  # none has finished
+        assert row.state == "failed"
+        assert (row.failure or {})["message"] == "None of the 3 trials has finished; 0 failed."
         reached = Counter(number for number, _, _, _ in bench.reports(search_id))
         assert set(reached.values()) == {5}
 

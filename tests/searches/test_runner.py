@@ -6,25 +6,26 @@ import pytest
 from sqlalchemy import delete, update
 
 from service.contract.failures import Failure, FailureCode
-from service.contract.spec import JobSpec
-from service.contract.states import JobState, Stage
+from service.contract.routing import Message
+from service.contract.spec.spec import JobSpec
+from service.contract.states import JobState
 from service.errors import SearchEndedError, SearchStateError
 from service.searches import commands
-from service.store.claims import Claim
 from service.store.database import db_now
-from service.store.models import JobRow, ProjectRow, SearchRow
+from service.store.jobs.claims import Claim
 from service.store.scope import EVERYTHING
+from service.store.tables.jobs import JobRow
+from service.store.tables.projects import ProjectRow
+from service.store.tables.searches import SearchRow
 from tests.searches.conftest import Bench
-from tests.searches.simulated_worker import missing_column
-from tests.support.databases import on_sqlite
-from tests.support.job_rows import get, put
+from tests.support.store.databases import on_both
+from tests.support.store.job_rows import get, put
 
 # Of each, tests/studies compares the trials after a crash before every one of them.
 SELDOM = ("random", "qmc", "nsgaii")
 SAMPLERS = ["tpe", *(pytest.param(name, marks=pytest.mark.heavy) for name in SELDOM)]
 
 
-@on_sqlite
 class TestTrials:
     def test_runs_one_after_the_other(self, bench: Bench) -> None:
         search_id = bench.submit()
@@ -38,10 +39,19 @@ class TestTrials:
         assert row.best == [scores.index(max(scores))]
         assert row.best_scores == [[max(scores)]]
         assert row.counts == {"complete": 6}
+        assert {(trial.score_step, trial.is_held) for trial in trials} == {(30, False)}
+
+    def test_workers_are_woken(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        sent: list[Message] = []
+        monkeypatch.setattr(bench.dispatcher, "enqueue_soon", sent.append)
+        bench.submit()
+        bench.runner.step()
+        assert [message.id for message in sent] == [job.id for job in bench.jobs()] != []
 
     def test_are_ordinary_jobs(self, bench: Bench) -> None:
         hub = {"model_id": "org/best"}
-        spec = {"hub": hub, "tracking": {"register_as": "best"}, "priority": 7}
+        tracking = {"register_as": "best", "register_alias": "champion", "run_name": "rates"}
+        spec = {"hub": hub, "tracking": tracking, "priority": 7}
         search_id = bench.submit_template(spec, max_trials=2)
         bench.run(search_id)
         for trial in bench.trials(search_id):
@@ -51,7 +61,7 @@ class TestTrials:
             assert (job.search_id, job.trial, job.state) == (search_id, trial.number, "succeeded")
             assert parsed.training.learning_rate == trial.values["training.learning_rate"]
             assert parsed.hub is None
-            assert parsed.tracking.register_as is None
+            assert parsed.tracking == type(parsed.tracking)()
             assert (parsed.name, parsed.priority) == (f"rates trial {trial.number}", 7)
 
     def test_begin_with_those_that_were_given(self, bench: Bench) -> None:
@@ -104,6 +114,7 @@ class TestTrials:
         assert found == {("adamw_torch", 2), ("adafactor", 1)}
 
 
+@on_both
 class TestParallel:
     def test_no_more_run_than_may(self, bench: Bench) -> None:
         bench.worker.slots = 8
@@ -135,7 +146,6 @@ class TestParallel:
         assert (row.state, row.made, len(bench.jobs())) == ("succeeded", 6, 6)
 
 
-@on_sqlite
 class TestCrashes:
     @pytest.mark.parametrize("sampler", SAMPLERS)
     def test_a_runner_that_remembers_nothing_makes_the_same_trials(
@@ -169,7 +179,7 @@ class TestCrashes:
         assert made[0] == made[1]
         assert 0 < sum(trial.job_id is None for trial in bench.trials(whole)) < 12
 
-    def test_a_look_that_could_not_be_written_changes_nothing(
+    def test_a_pass_that_could_not_be_written_changes_nothing(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         whole = bench.submit()
@@ -194,91 +204,6 @@ class TestCrashes:
         ]
 
 
-@on_sqlite
-class TestFailures:
-    def test_a_failed_trial_is_skipped(self, bench: Bench) -> None:
-        bench.worker.fails = _high_rates_fail
-        search_id = bench.submit(max_trials=8)
-        row = bench.run(search_id)
-        failed = [trial for trial in bench.trials(search_id) if trial.state == "failed"]
-        assert row.state == "succeeded"
-        assert 0 < len(failed) < 8
-        assert {trial.reason for trial in failed} == {"The loss is NaN."}
-        assert {(trial.failure or {})["code"] for trial in failed} == {"non_finite_loss"}
-
-    def test_or_ends_the_search(self, bench: Bench) -> None:
-        bench.worker.fails = _high_rates_fail
-        search_id = bench.submit(max_trials=8, on_failure="stop")
-        row = bench.run(search_id)
-        assert row.state == "failed"
-        assert row.failure is not None
-        assert row.failure["code"] == "non_finite_loss"
-        assert "`on_failure` is `stop`: The loss is NaN." in row.failure["message"]
-        assert bench.trials(search_id)[-1].state == "failed"
-
-    def test_data_that_no_trial_can_use_is_said_once(self, bench: Bench) -> None:
-        bench.worker.fails = missing_column
-        search_id = bench.submit(max_trials=100)
-        row = bench.run(search_id)
-        assert (row.state, row.made) == ("failed", 1)
-        assert row.failure is not None
-        assert row.failure["message"] == (
-            "No trial can be prepared. Trial 0: The data has no column `context`."
-        )
-        assert row.failure["action"].startswith("Map the columns")
-
-    def test_nor_is_the_same_failure_of_all_said_a_hundred_times(self, bench: Bench) -> None:
-        bench.worker.fails = _out_of_memory
-        search_id = bench.submit(max_trials=100)
-        row = bench.run(search_id)
-        assert (row.state, row.made) == ("failed", 3)
-        assert row.failure is not None
-        assert row.failure["message"].startswith("The first 3 trials failed the same way.")
-
-    def test_a_metric_that_is_never_reported(self, bench: Bench) -> None:
-        bench.worker.metric = "eval_loss"
-        search_id = bench.submit(max_trials=100)
-        row = bench.run(search_id)
-        assert (row.state, row.made) == ("failed", 3)
-        assert "`eval_f1` was not reported" in (row.failure or {})["message"]
-
-    def test_values_that_the_spec_refuses_together_are_a_failed_trial(self, bench: Bench) -> None:
-        space = {"training.bf16": [False, True], "training.fp16": [False, True]}
-        search_id = bench.submit(space=space, sampler="grid", template_trial=False, max_trials=4)
-        row = bench.run(search_id)
-        refused = [trial for trial in bench.trials(search_id) if trial.job_id is None]
-        assert row.state == "succeeded"
-        assert [trial.values for trial in refused] == [
-            {"training.bf16": True, "training.fp16": True}
-        ]
-        assert refused[0].reason == (
-            "The spec refuses these values together: training.bf16: `bf16` and `fp16` exclude each "
-            "other: give one of them"
-        )
-
-    def test_one_whose_trials_are_all_refused_ends(self, bench: Bench) -> None:
-        space = {"training.bf16": [True], "training.fp16": [True], "training.seed": [1, 2, 3]}
-        for search_id in (
-            bench.submit(space=space, max_trials=100_000),
-            bench.submit(space=space, max_trials=100_000, on_failure="stop"),
-        ):
-            row = bench.run(search_id)
-            assert (row.state, bench.jobs()) == ("failed", [])
-            assert row.made < 20
-            assert "`bf16` and `fp16` exclude each other" in (row.failure or {})["message"]
-
-    def test_one_bug_does_not_stop_other_searches(
-        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        faulty = bench.submit()
-        with bench.database.write() as session:
-            session.execute(update(SearchRow).values(spec={"no": "search"}))
-        healthy = bench.submit()
-        bench.run(healthy)
-        row = bench.row(faulty)
-        assert (row.state, (row.waiting or {})["code"]) == ("queued", "internal")
-
-
 class TestLimits:
     def test_stops_without_gain(self, bench: Bench) -> None:
         bench.worker.score = lambda _spec, step: step / 100
@@ -286,6 +211,7 @@ class TestLimits:
         row = bench.run(search_id)
         assert (row.state, row.made, row.best) == ("succeeded", 5, [0])
 
+    @on_both
     def test_no_trial_begins_after_the_time(self, bench: Bench) -> None:
         search_id = bench.submit(max_trials=50, timeout_seconds=60)
         for _ in range(15):
@@ -447,7 +373,9 @@ class TestBest:
         assert spec.training.learning_rate == best.values["training.learning_rate"]
         assert spec.hub is not None
 
-    def test_is_published(self, bench: Bench) -> None:
+    def test_is_published(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        sent: list[Message] = []
+        monkeypatch.setattr(bench.dispatcher, "enqueue_soon", sent.append)
         search_id = bench.submit_template(
             {"hub": {"model_id": "org/best"}}, best="publish", max_trials=3
         )
@@ -459,6 +387,43 @@ class TestBest:
         events = bench.events(best.job_id)
         (asked,) = [event.data for event in events if event.type == "publish_requested"]
         assert asked["follow_up"]["hub"]["model_id"] == "org/best"
+        assert [message.id for message in sent[3:]] == [best.job_id]  # after three trials
+
+    @pytest.mark.parametrize(
+        ("state", "what"), [("cancelled", "is cancelled"), (None, "was deleted")]
+    )
+    def test_one_whose_job_ends_without_a_reason(
+        self, bench: Bench, state: str | None, what: str
+    ) -> None:
+        search_id = self._refitting(bench)
+        job_id = (bench.row(search_id).outcome or {})["job_id"]
+        if state is None:
+            with bench.database.write() as session:
+                session.execute(delete(JobRow).where(JobRow.id == job_id))
+        else:
+            put(bench.database, job_id, state=state)
+        row = bench.run(search_id)
+        assert row.state == "failed"
+        assert row.failure is not None
+        assert row.failure["code"] == "cancelled"
+        assert row.failure["message"] == f"The job that was to refit the best trial {what}."
+        assert f"`finetune search best {search_id}`" in row.failure["action"]
+
+    def test_is_cancelled_with_the_search(self, bench: Bench) -> None:
+        search_id = self._refitting(bench)
+        job_id = (bench.row(search_id).outcome or {})["job_id"]
+        commands.cancel(bench.database, EVERYTHING, search_id)
+        row = bench.run(search_id)
+        assert (row.state, row.counts) == ("cancelled", {"complete": 1})
+        assert get(bench.database, job_id).state == "cancelled"
+
+    @staticmethod
+    def _refitting(bench: Bench) -> str:
+        """A search whose trials are complete, and whose best values are trained again."""
+        search_id = bench.submit(best={"action": "refit", "set": {}}, max_trials=1)
+        while bench.row(search_id).outcome is None:
+            bench.turn()
+        return search_id
 
     def test_a_publication_that_fails_is_the_searchs_failure(self, bench: Bench) -> None:
         search_id = bench.submit_template(
@@ -472,19 +437,7 @@ class TestBest:
         assert row.best != []
 
 
-def _high_rates_fail(claim: Claim) -> Failure | None:
-    if claim.stage is Stage.TRAIN and claim.spec.training.learning_rate > 2e-4:
-        return Failure.of(FailureCode.NON_FINITE_LOSS, "The loss is NaN.")
-    return None
-
-
-def _out_of_memory(claim: Claim) -> Failure | None:
-    if claim.stage is Stage.TRAIN:
-        return Failure.of(FailureCode.OUT_OF_MEMORY, "No memory.")
-    return None
-
-
 def _forbidden_when_published(claim: Claim) -> Failure | None:
     if claim.follow_up is not None:
-        return Failure.of(FailureCode.HUB_FORBIDDEN, "The token may not write there.")
+        return Failure.from_code(FailureCode.HUB_FORBIDDEN, "The token may not write there.")
     return None

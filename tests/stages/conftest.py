@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.hub import HubDouble
-from tests.stages.support import TOKEN, Ended, Forks, Run, StageServer, request
+from tests.stages.support import TOKEN, EndedStage, Forks, Run, StageServer, request
+from tests.support.hub import HubDouble
 from tests.support.models import save_tiny_bert
 
 
@@ -31,25 +31,25 @@ def hub() -> Iterator[HubDouble]:
 
 
 @pytest.fixture(scope="package")
-def server(tmp_path_factory: pytest.TempPathFactory, hub: HubDouble) -> Iterator[StageServer]:
+def server(
+    tmp_path_factory: pytest.TempPathFactory, hub: HubDouble, processes: None
+) -> Iterator[StageServer]:
     folder = tmp_path_factory.mktemp("server")
-    server = StageServer(folder, hub.environment(folder / "home"))
+    server = StageServer(folder, hub.environment(folder / "home"), "prepare", "train")
     yield server
     server.close()
 
 
 @pytest.fixture(scope="package")
-def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
-    forks = Forks("worker.stages.prepare", tmp_path_factory.mktemp("forks"))
-    yield forks
-    forks.close()
+def forks(tmp_path_factory: pytest.TempPathFactory, processes: None) -> Forks:
+    return Forks("worker.stages.prepare.stage", tmp_path_factory.mktemp("forks"))
 
 
 @pytest.fixture
 def run(server: StageServer, tmp_path: Path) -> Run:
     """Runs `prepare` on a spec, in the shared child; keywords go into the request."""
 
-    def run_it(body: Mapping[str, Any], token: str | None = None, **more: Any) -> Ended:
+    def run_it(body: Mapping[str, Any], token: str | None = None, **more: Any) -> EndedStage:
         return server.run(request(tmp_path, body, **more), token)
 
     return run_it

@@ -6,9 +6,9 @@ import sys
 import time
 from pathlib import Path
 
-from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
-from service.contract.stages import PublishResult, StageRequest
+from service.contract.stage.events import Notice
+from service.contract.stage.stages import PublishResult, StageRequest
 from worker.stages import rank_env
 from worker.stages.base import Channel, Stopped, run_stage
 

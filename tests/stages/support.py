@@ -6,10 +6,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from service.contract.events import (
+from service.contract.failures import Failure
+from service.contract.stage.events import (
     STAGE_EVENT,
     ArtifactWritten,
     Failed,
@@ -18,17 +20,17 @@ from service.contract.events import (
     PhaseChanged,
     StageEvent,
 )
-from service.contract.failures import Failure
-from service.contract.stages import EVENT_FD_VARIABLE
+from service.contract.stage.stages import EVENT_FD_VARIABLE
 from tests.data.squad_sample import squad_file
 from worker.processes.child import Child
 from worker.processes.fork_client import ForkClient
+from worker.processes.fork_protocol import LAUNCHER
 
 TOKEN: Final = "hf_" + "t" * 34
 
 
 @dataclass
-class Ended:
+class EndedStage:
     """All events of a stage, and how it ended."""
 
     status: int
@@ -86,12 +88,12 @@ class Running:
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 
-    def wait(self) -> Ended:
+    def wait(self) -> EndedStage:
         lines = self.events.readlines()
         self.events.close()
         status = self.process.wait()
         whole = [line for line in lines if line.endswith(b"\n")]
-        return Ended(
+        return EndedStage(
             status, [STAGE_EVENT.validate_json(line) for line in whole], self.log.read_text()
         )
 
@@ -116,23 +118,43 @@ def write_request(
     return path
 
 
+FORKED: Final = (
+    "worker.stages.prepare.stage",
+    "tests.training.support.two",
+    "tests.training.support.tiny_stage",
+    "tests.stages.rank_stub",
+    "tests.stages.body_stage",
+)
+"""What is forked in tests: these, and ranks that run one of them."""
+
+
+@cache
+def fork_server() -> ForkClient:
+    """One for all tests of this process, with which it ends: its imports take eight seconds."""
+    return ForkClient(fork_environment(), modules=(*FORKED, LAUNCHER), imports=(*FORKED, LAUNCHER))
+
+
+@cache
+def fork_environment() -> dict[str, str]:
+    """No Hub answers there."""
+    left_out = ("HF_", "FINETUNE_", "PYTEST_")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(left_out)}
+    return {**kept, "OMP_NUM_THREADS": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}
+
+
 class Forks:
-    """Runs a stage's module as workers do, in processes forked from one that has imported it.
+    """Runs a stage's module, one of `FORKED`, as workers do: forked from a process that has
+    imported it."""
 
-    No Hub answers there.
-    """
-
-    def __init__(self, module: str, hub_cache: Path) -> None:
-        left_out = ("HF_", "FINETUNE_", "PYTEST_")
-        self._module = module
-        self._environment = {k: v for k, v in os.environ.items() if not k.startswith(left_out)}
-        self._environment |= {"OMP_NUM_THREADS": "1", "HF_HOME": str(hub_cache)}
-        self._environment |= {"HF_ENDPOINT": "http://127.0.0.1:9"}
-        self._server = ForkClient(self._environment, modules=(module,), imports=(module,))
+    def __init__(self, module: str, hub_cache: Path, *, ranks: int = 1) -> None:
+        """`ranks`: more than one are forked by a launcher, which is forked as well."""
+        assert module in FORKED
+        self._words = [module] if ranks == 1 else [LAUNCHER, str(ranks), module]
+        self._environment = {**fork_environment(), "HF_HOME": str(hub_cache)}
 
     def start(self, request: Path, variables: Mapping[str, str] = {}) -> Child:
         """`variables`: those that a fork can still get, such as HF_TOKEN."""
-        command = [sys.executable, "-P", "-m", self._module, str(request)]
+        command = [sys.executable, "-P", "-m", *self._words, str(request)]
         secrets = {name: variables[name] for name in ("HF_TOKEN",) if name in variables}
         environment = {**self._environment, **variables}
         for name in secrets:
@@ -142,34 +164,34 @@ class Forks:
             environment,
             request.parent,
             request.parent / "log",
-            start=self._server.start,
+            start=fork_server().start,
             secrets=secrets,
         )
 
-    def run(self, request: Path, variables: Mapping[str, str] = {}) -> Ended:
+    def run(self, request: Path, variables: Mapping[str, str] = {}) -> EndedStage:
         return self.wait(self.start(request, variables), request)
 
-    def wait(self, child: Child, request: Path) -> Ended:
+    def wait(self, child: Child, request: Path) -> EndedStage:
         events: list[StageEvent] = []
         with child:
             while not child.at_end:
                 events += child.read(10)
-            return Ended(child.reap(), events, (request.parent / "log").read_text())
-
-    def close(self) -> None:
-        self._server.close()
+            return EndedStage(child.reap(), events, (request.parent / "log").read_text())
 
 
 class StageServer:
-    """One child that runs a stage on request after request: imports take seconds, runs do not.
+    """One child that runs stages on request after request: imports take seconds, runs do not.
 
     It knows one Hub, as any stage does; the token changes from request to request.
     """
 
     PROGRAM = """
-import os, sys
-from service.contract.stages import EVENT_FD_VARIABLE
-from worker.stages import base, STAGE
+import importlib, json, os, sys
+from service.contract.stage.stages import EVENT_FD_VARIABLE
+from worker.stages import base
+stages = {
+    name: importlib.import_module(f"worker.stages.{name}.stage") for name in sys.argv[1:]
+}
 descriptor = int(os.environ[EVENT_FD_VARIABLE])
 channel = base.Channel(descriptor)
 for line in sys.stdin:
@@ -178,25 +200,25 @@ for line in sys.stdin:
     if token:
         os.environ["HF_TOKEN"] = token
     sys.argv[1:] = [path]
-    status = base._run(STAGE.main, channel)
+    with open(path) as file:
+        stage = stages[json.load(file)["stage"]]
+    status = base._run(stage.main, channel)
     sys.stderr.flush()
     os.write(descriptor, b"%d\\n" % status)
 """
 
-    def __init__(
-        self, folder: Path, environment: Mapping[str, str], stage: str = "prepare"
-    ) -> None:
-        program = self.PROGRAM.replace("STAGE", stage)
-        self._child = Running(["-c", program], folder / "log", environment, takes_input=True)
+    def __init__(self, folder: Path, environment: Mapping[str, str], *stages: str) -> None:
+        command = ["-c", self.PROGRAM, *stages]
+        self._child = Running(command, folder / "log", environment, takes_input=True)
 
-    def run(self, request: Path, token: str | None = None) -> Ended:
+    def run(self, request: Path, token: str | None = None) -> EndedStage:
         self._child.write_line(f"{request} {token or ''}")
         begin = self._child.log.stat().st_size
         events: list[StageEvent] = []
         while not (line := self._child.events.readline()).strip().isdigit():
             assert line, self._child.log.read_text()
             events.append(STAGE_EVENT.validate_json(line))
-        return Ended(int(line), events, self._child.log.read_bytes()[begin:].decode())
+        return EndedStage(int(line), events, self._child.log.read_bytes()[begin:].decode())
 
     def close(self) -> None:
         self._child.process.communicate()
@@ -204,7 +226,7 @@ for line in sys.stdin:
 
 
 OFFLINE: Final = {"HF_HUB_OFFLINE": "1"}
-Run = Callable[..., Ended]
+Run = Callable[..., EndedStage]
 
 
 def spec(model: Path | str, *, task: Mapping[str, Any] = {}, **dataset: Any) -> dict[str, Any]:
@@ -220,7 +242,7 @@ def request(folder: Path, body: Mapping[str, Any], **more: Any) -> Path:
     return write_request(folder / "job", body, **{**roots, **more})
 
 
-def phases(ended: Ended) -> list[str]:
+def phases(ended: EndedStage) -> list[str]:
     return [event.phase for event in ended.events if isinstance(event, PhaseChanged)]
 
 

@@ -7,34 +7,27 @@ from pathlib import Path
 
 import pytest
 
-from service.contract.events import STAGE_EVENT, Finished, Notice, Progress
 from service.contract.failures import FailureCode
-from tests.stages.support import REQUEST, Ended, Running
+from service.contract.stage.events import STAGE_EVENT, Finished, Notice, Progress
+from tests.stages.support import REQUEST, EndedStage, Forks, Running
 from worker.stages.base import MAX_EVENT_BYTES, Channel, EventTooLargeError
 
+MODULE = "tests.stages.body_stage"
 
-def start(folder: Path, body: str, request: str | None = None) -> Running:
-    """A stage whose main is `body`; it has `request` and `channel`."""
+
+def write(folder: Path, body: str, request: str | None = None) -> Path:
+    """The request of a stage whose main is `body`; that has `request` and `channel`."""
+    (folder / "body.py").write_text(textwrap.dedent(body))
     path = folder / "request.json"
     path.write_text(json.dumps(REQUEST) if request is None else request)
-    program = (
-        "import os, signal, sys, time\n"
-        "from service.contract.events import *\n"
-        "from service.contract.failures import *\n"
-        "from service.contract.stages import *\n"
-        "from worker.stages.base import *\n"
-        "def main(request, channel):\n"
-        f"{textwrap.indent(textwrap.dedent(body), '    ')}\n"
-        "    return PublishResult()\n"
-        "run_stage(main)\n"
-    )
-    return Running(["-c", program, str(path)], folder / "log", {})
+    return path
 
 
-def run(folder: Path, body: str, request: str | None = None) -> Ended:
-    return start(folder, body, request).wait()
+def run(folder: Path, body: str, request: str | None = None) -> EndedStage:
+    return Forks(MODULE, folder / "hub").run(write(folder, body, request))
 
 
+@pytest.mark.usefixtures("processes")
 class TestRunStage:
     def test_ends_with_its_result(self, tmp_path: Path) -> None:
         ended = run(tmp_path, "channel.send(Progress(step=1, of=2))")
@@ -94,9 +87,11 @@ class TestRunStage:
         assert (ended.status, ended.failure.code) == (1, FailureCode.DISK_FULL)
 
 
+@pytest.mark.usefixtures("processes")
 class TestStop:
     def test_sigterm_unwinds_and_exits_without_an_event(self, tmp_path: Path) -> None:
-        running = start(
+        forks = Forks(MODULE, tmp_path / "hub")
+        request = write(
             tmp_path,
             """
             try:
@@ -106,9 +101,10 @@ class TestStop:
                 print("cleaned up")
             """,
         )
-        running.events.readline()
-        running.process.send_signal(signal.SIGTERM)
-        ended = running.wait()
+        stage = forks.start(request)
+        assert stage.read(60)
+        os.kill(stage.pid, signal.SIGTERM)
+        ended = forks.wait(stage, request)
         assert (ended.status, ended.events) == (143, [])
         assert "cleaned up" in ended.log
 
@@ -126,7 +122,7 @@ class TestStop:
         assert (ended.status, ended.events) == (143, [])
 
     def test_it_ends_without_a_reader_of_its_events(self, tmp_path: Path) -> None:
-        running = start(
+        request = write(
             tmp_path,
             """
             while True:
@@ -134,6 +130,7 @@ class TestStop:
                 time.sleep(0.01)
             """,
         )
+        running = Running(["-m", MODULE, str(request)], tmp_path / "log", {})
         running.events.close()
         assert running.process.wait(30) == 143
 
@@ -145,7 +142,7 @@ class TestStop:
         inner.write_text(
             "import time\n"
             "from worker.stages.base import *\n"
-            "from service.contract.events import *\n"
+            "from service.contract.stage.events import *\n"
             "def main(request, channel):\n"
             "    channel.send(Notice(message='here'))\n"
             "    time.sleep(100)\n"
@@ -164,7 +161,7 @@ class TestStop:
         )
         assert b"notice" in running.events.readline()
         running.process.kill()
-        assert running.wait().events == []  # the pipe has ended, so its last holder is gone
+        assert running.wait().events == []  # the pipe has ended, so its last holder has
 
 
 class TestChannel:

@@ -6,26 +6,24 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from service.contract.events import Finished, Notice
 from service.contract.failures import FailureCode
-from service.contract.stages import StageRequest
+from service.contract.stage.events import Finished, Notice
+from service.contract.stage.stages import StageRequest
 from service.contract.states import Stage
-from service.prctl import adopt_orphans
-from tests.fakes.gpus import gpus
-from tests.processes.support import ROOT, finish
+from service.system.prctl import adopt_orphans
+from tests.processes.support import finish
 from tests.stages.rank_stub import is_alive
-from tests.stages.support import REQUEST, Ended
-from tests.support.services import wait_until
+from tests.stages.support import REQUEST, EndedStage, fork_environment, fork_server
+from tests.support.gpus.gpus import gpus
+from tests.support.servers.services import wait_until
 from worker import failures
 from worker.devices.gpu_locks import GpuLocks
 from worker.processes import spawn
 from worker.processes.child import Child
-from worker.processes.fork_client import ForkClient
 from worker.processes.fork_protocol import LAUNCHER
 from worker.processes.spawn import Start
 from worker.processes.stage_command import stage_command
@@ -33,10 +31,6 @@ from worker.stages.base import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED
 from worker.stages.launch_ranks import _Ranks
 
 STUB = "tests.stages.rank_stub"
-VARIABLES = {
-    **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
-    **{"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-}
 SPEC: dict[str, object] = dict(REQUEST["spec"])  # type: ignore[call-overload]
 
 
@@ -51,21 +45,18 @@ def nothing_is_left(tmp_path: Path) -> object:
     assert not any(map(is_alive, pids))
 
 
-@pytest.fixture(scope="module")
-def forks() -> Iterator[ForkClient]:
-    server = ForkClient(VARIABLES, modules=(LAUNCHER,), imports=(LAUNCHER, STUB))
-    yield server
-    server.close()
-
-
-@pytest.fixture(params=["new interpreters", "forks"])
-def launcher(request: pytest.FixtureRequest, tmp_path: Path) -> "Launcher":
-    start = spawn.new_interpreter
+@pytest.fixture(params=["forks", pytest.param("new interpreters", marks=pytest.mark.heavy)])
+def launcher(request: pytest.FixtureRequest, tmp_path: Path, processes: None) -> "Launcher":
+    start: Start = spawn.new_interpreter
     if request.param == "forks":
         if sys.platform != "linux":
             pytest.skip("Linux only")
-        start = request.getfixturevalue("forks").start
+        start = fork_server().start
     return Launcher(tmp_path, start)
+
+
+# How the ranks are started matters little to the rest, and three interpreters import torch.
+both = pytest.mark.parametrize("launcher", ["new interpreters", "forks"], indirect=True)
 
 
 class Launcher:
@@ -83,7 +74,8 @@ class Launcher:
         path.write_text(json.dumps(request))
         command = [sys.executable, "-P", "-m", LAUNCHER, "2", STUB, str(path)]
         log = self.folder / "log"
-        return Child(command, VARIABLES, self.folder, log, start=self._start, locks=locks)
+        variables = fork_environment()
+        return Child(command, variables, self.folder, log, start=self._start, locks=locks)
 
     def started(self, behaviour: str, locks: tuple[int, ...] = ()) -> Child:
         """While both ranks work."""
@@ -91,12 +83,12 @@ class Launcher:
         wait_until(lambda: len(list(self.folder.glob("at-work-*"))) == 2, 60, "both ranks")
         return child
 
-    def run(self, behaviour: str) -> Ended:
+    def run(self, behaviour: str) -> EndedStage:
         return self.wait(self.start(behaviour))
 
-    def wait(self, child: Child) -> Ended:
+    def wait(self, child: Child) -> EndedStage:
         status, events = finish(child)
-        return Ended(status, events, (self.folder / "log").read_text())
+        return EndedStage(status, events, (self.folder / "log").read_text())
 
 
 def open_files(pid: int) -> set[str]:
@@ -104,6 +96,7 @@ def open_files(pid: int) -> set[str]:
 
 
 class TestEnd:
+    @both
     def test_the_first_rank_speaks_and_has_the_result(self, launcher: Launcher) -> None:
         ended = launcher.run("finishes")
         assert ended.status == EXIT_FINISHED
@@ -178,8 +171,9 @@ class TestWithoutRanks:
     def nothing_is_left(self) -> None:
         """No rank is started that would then have to be ended."""
 
+    @pytest.mark.usefixtures("processes")
     def test_a_soft_stop_that_comes_as_a_rank_ends(self) -> None:
-        """Its pid was already waited for: that is no reason to fail."""
+        """Its pid was already waited for; the launcher does not fail for that."""
         ended = subprocess.Popen([sys.executable, "-c", ""])
         ended.wait()
         group = _Ranks()
@@ -189,10 +183,14 @@ class TestWithoutRanks:
     @pytest.mark.parametrize(
         ("stage", "resources", "expected"),
         [
-            ("train", {"gpus": 2}, ["worker.stages.launch_ranks", "2", "worker.stages.train"]),
-            ("train", {"gpus": 1}, ["worker.stages.train"]),
-            ("train", {}, ["worker.stages.train"]),
-            ("prepare", {"gpus": 2}, ["worker.stages.prepare"]),
+            (
+                "train",
+                {"gpus": 2},
+                ["worker.stages.launch_ranks", "2", "worker.stages.train.stage"],
+            ),
+            ("train", {"gpus": 1}, ["worker.stages.train.stage"]),
+            ("train", {}, ["worker.stages.train.stage"]),
+            ("prepare", {"gpus": 2}, ["worker.stages.prepare.stage"]),
         ],
     )
     def test_only_the_training_of_several_processes_has_a_launcher(

@@ -87,6 +87,7 @@ class TestWriting:
         # Not equal: something of another test may be collected and closed meanwhile.
         assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
+    @pytest.mark.usefixtures("processes")
     def test_a_writer_killed_at_any_moment_leaves_no_invalid_directory(
         self, tmp_path: Path
     ) -> None:
@@ -163,7 +164,7 @@ class TestVerify:
 
 
 class TestRemove:
-    def test_it_is_removed_and_a_second_removal_is_no_error(self, tmp_path: Path) -> None:
+    def test_it_is_removed_and_a_second_removal_is_not_an_error(self, tmp_path: Path) -> None:
         folder = write(tmp_path / "10", model=b"weights")
         atomic_dir.remove(folder)
         atomic_dir.remove(folder)
@@ -205,6 +206,7 @@ class TestSizes:
         assert atomic_dir.manifest_sha256(one) != atomic_dir.manifest_sha256(other)
 
 
+@pytest.mark.usefixtures("processes")
 def test_it_imports_no_torch() -> None:
     code = "import sys, worker.storage.atomic_dir; assert not {'torch', 'numpy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

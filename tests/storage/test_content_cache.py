@@ -44,10 +44,12 @@ class TestGetOrBuild:
         assert not content_cache.get_or_build(tmp_path, "k", build).found
         assert (tmp_path / "k" / "data").read_text() == "x"
 
+    @pytest.mark.usefixtures("processes")
     def test_of_two_processes_one_builds_and_the_other_waits(self, tmp_path: Path) -> None:
         outputs = [child.communicate()[0] for child in [_child(tmp_path, 0.5) for _ in range(3)]]
         assert sorted(outputs) == ["False\n", "True\n", "True\n"]
 
+    @pytest.mark.usefixtures("processes")
     def test_a_killed_builder_leaves_the_work_to_the_next(self, tmp_path: Path) -> None:
         child = _child(tmp_path, 60)
         while not (tmp_path / "k.tmp" / "started").exists():

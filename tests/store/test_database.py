@@ -11,9 +11,9 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from service.store import keys
 from service.store.database import Database, is_outage
-from tests.support.statements import sent
+from service.store.projects import keys
+from tests.support.store.statements import sent
 
 
 class TestConnect:

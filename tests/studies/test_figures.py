@@ -96,6 +96,7 @@ class TestImportances:
         (bars,) = drawn("importances", TRIALS)["data"]
         # The most important is drawn last, at the top.
         assert bars["y"][-2:] == ["weight_decay", "learning_rate"]
+        assert bars["name"] == "loss"
         assert sum(bars["x"]) == pytest.approx(1.0)
         assert bars["x"][-1] > 0.5
 
@@ -114,7 +115,7 @@ class TestImportances:
     @pytest.mark.parametrize("scores", [[1.0] * 4, [0.5] + [1.0] * 10])
     def test_the_best_must_be_better_than_others(self, scores: list[float]) -> None:
         trials = [Trial(n, values(n), TrialState.COMPLETE, [it]) for n, it in enumerate(scores)]
-        with pytest.raises(NotEnoughTrialsError, match="no better in `loss` than the others"):
+        with pytest.raises(NotEnoughTrialsError, match="not better in `loss` than the others"):
             drawn("importances", trials)
         assert drawn("importances", [*trials, complete(len(trials)), complete(len(trials) + 1)])
 
@@ -148,6 +149,12 @@ class TestParallelCoordinates:
         lines = drawn("parallel-coordinates", TRIALS)["data"][:-1]
         best = sorted(score(trial.values) for trial in TRIALS)[:5]
         assert sorted(line["customdata"][0][1] for line in lines) == [f"{it:.3g}" for it in best]
+
+    def test_the_best_of_a_maximized_metric(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(figures, "MOST_LINES", 2)
+        trials = [complete(number, number / 10) for number in range(5)]
+        lines = drawn("parallel-coordinates", trials, LOSS_AND_F1, "f1")["data"][:-1]
+        assert sorted(line["customdata"][0][1] for line in lines) == ["0.3", "0.4"]
 
 
 class TestRungs:
@@ -191,6 +198,11 @@ class TestParetoFront:
 
 
 class TestAll:
+    def test_what_a_figure_needs(self) -> None:
+        with pytest.raises(NotEnoughTrialsError) as history:
+            drawn("history", [])
+        assert str(history.value) == "This figure needs a complete trial, and there are 0 yet."
+
     @pytest.mark.parametrize("name", FIGURE_NAMES)
     def test_a_search_that_has_just_begun(self, name: FigureName) -> None:
         with pytest.raises(NotEnoughTrialsError, match=r"need.*\.$|need.*yet"):

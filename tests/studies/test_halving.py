@@ -60,6 +60,12 @@ class TestArrival:
         assert halving.report(1, 30, 0.0).levels == ()
         assert halving.report(1, 30, 0.0).pauses
 
+    def test_nor_does_what_one_reports_that_is_over(self) -> None:
+        halving = Halving(AshaPruner(rungs=[10, 30]), 90, "minimize", 10)
+        started(halving, 0)
+        halving.end(0)
+        assert halving.report(0, 30, 0.0).levels == ()
+
 
 def _optuna_prunes(values: list[float], direction: Direction, factor: int) -> Iterator[bool]:
     pruner = optuna.pruners.SuccessiveHalvingPruner(
@@ -248,8 +254,17 @@ class TestRungs:
         pruner = HyperbandPruner(min_resource=1, max_resource=27)
         assert rung_levels(pruner, 27) == [[1, 3, 9], [3, 9], [9], []]
 
-    def test_brackets_are_optunas(self) -> None:
-        pruner = optuna.pruners.HyperbandPruner(min_resource=1, max_resource=27, reduction_factor=3)
+    def test_of_hyperband_before_anybody_knows_the_whole(self) -> None:
+        """One bracket, as of a whole that is less than the first rung."""
+        [levels] = rung_levels(HyperbandPruner(min_resource=10), None)
+        assert levels[:3] == [10, 30, 90]
+        assert rung_levels(HyperbandPruner(min_resource=10), 5) == [[]]
+
+    @pytest.mark.parametrize("whole", [3, 27])
+    def test_brackets_are_optunas(self, whole: int) -> None:
+        pruner = optuna.pruners.HyperbandPruner(
+            min_resource=1, max_resource=whole, reduction_factor=3
+        )
         study = optuna.create_study(study_name="search", pruner=pruner)
         theirs = []
         for _ in range(200):
@@ -257,10 +272,11 @@ class TestRungs:
             trial.report(0.5, 1)
             trial.should_prune()
             theirs.append(pruner._get_bracket_id(study, study.trials[trial.number]))
-        brackets = Brackets(len(rung_levels(HyperbandPruner(max_resource=27), 27)), 3)
-        assert [brackets.of(number) for number in range(200)] == theirs
+        count = len(rung_levels(HyperbandPruner(max_resource=whole), whole))
+        brackets = Brackets(count, 3)
+        assert [brackets.bracket_of(number) for number in range(200)] == theirs
         assert list(brackets.among(range(50, 200))) == [
-            theirs[50:].count(bracket) for bracket in range(4)
+            theirs[50:].count(bracket) for bracket in range(count)
         ]
 
 

@@ -2,6 +2,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.usefixtures("processes")
+
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = {"optuna", "torch", "scipy", "plotly", "pandas"}
 SUGGEST = """

@@ -184,6 +184,11 @@ class TestSuggestions:
             search.study.end(number, TrialState.COMPLETE, [1.0])
         assert search.values == [trial.params for trial in study.trials[1:]]
 
+    def test_fields_with_a_condition_are_random_beside_qmc(self) -> None:
+        study = Search(SAMPLERS["qmc"]).study
+        found = [study.ask({"training.optim": "sgd"}).values["training.momentum"] for _ in "abc"]
+        assert len(set(found)) == 3
+
 
 class TestGrid:
     SPACE: ClassVar[dict[str, Dimension]] = {
@@ -211,8 +216,8 @@ class TestPruning:
         ("spec", "plain"),
         [
             (
-                MedianPruner(n_startup_trials=2, n_warmup=2, n_min_trials=3),
-                lambda: optuna.pruners.MedianPruner(2, n_warmup_steps=2, n_min_trials=3),
+                MedianPruner(n_startup_trials=8, n_warmup=2, n_min_trials=3),
+                lambda: optuna.pruners.MedianPruner(8, n_warmup_steps=2, n_min_trials=3),
             ),
             (
                 PatiencePruner(patience=1, min_delta=0.05),
@@ -283,6 +288,12 @@ class TestHistory:
         kept, again = ([vars(it) for it in self._shown(each)] for each in (search.study, anew))
         assert kept == again
         assert [it["_values"] for it in kept] == [None, [2.0], [1.0], None, None, None, [2.0]]
+
+    def test_a_paused_trial_may_fail_later(self) -> None:
+        study = Search(RandomSampler()).study
+        study.end(study.ask().number, TrialState.PAUSED)
+        study.end(0, TrialState.CANCELLED)
+        assert [trial.state for trial in self._shown(study)] == [optuna.trial.TrialState.FAIL]
 
     @staticmethod
     def _shown(study: Study) -> list[optuna.trial.FrozenTrial]:

@@ -1,5 +1,5 @@
 """The fixtures of the worker's main process."""
 
-from tests.support.worker_fixtures import flaky, settings
+from tests.support.workers.fixtures import flaky, settings
 
 __all__ = ["flaky", "settings"]

@@ -2,18 +2,19 @@
 
 import threading
 from collections.abc import Callable
+from itertools import pairwise
 
 import psutil
 
 from service.contract.states import JobState
 from service.settings import Settings
-from service.store import jobs, user_actions
 from service.store.database import Database
-from service.store.models import AttemptRow
+from service.store.jobs import state, user_actions
 from service.store.scope import EVERYTHING
-from tests.stubs import stage
-from tests.support import services
+from service.store.tables.jobs import AttemptRow
+from tests.support import forked_stubs
 from tests.support.factories import claim_job
+from tests.support.servers import services
 from worker.lifecycle.shutdown import Shutdown
 from worker.supervision.supervisor import Supervisor
 from worker.tracking.trackers import NullTracker
@@ -22,7 +23,14 @@ from worker.tracking.trackers import NullTracker
 def supervisor(
     database: Database, settings: Settings, shutdown: Shutdown | None = None
 ) -> Supervisor:
-    return Supervisor(database, settings, NullTracker(), command=stage.command, shutdown=shutdown)
+    return Supervisor(
+        database,
+        settings,
+        NullTracker(),
+        command=forked_stubs.command,
+        start=forked_stubs.start,
+        shutdown=shutdown,
+    )
 
 
 def run(database: Database, settings: Settings, job_id: str) -> JobState | None:
@@ -57,12 +65,12 @@ def asked(settings: Settings, job_id: str, epoch: int) -> Callable[[], bool]:
 
 def ask_to_pause(database: Database, job_id: str) -> None:
     with database.write() as session:
-        jobs.move(session, job_id, JobState.RUNNING, JobState.PAUSING, "pause_requested")
+        state.move(session, job_id, JobState.RUNNING, JobState.PAUSING, "pause_requested")
 
 
 def ask_to_cancel(database: Database, job_id: str) -> None:
     with database.write() as session:
-        row = jobs.lock(session, EVERYTHING, job_id)
+        row = state.lock(session, EVERYTHING, job_id)
         assert row is not None
         user_actions.cancel(session, row)
 
@@ -75,9 +83,12 @@ def children() -> list[psutil.Process]:
 
 def _is_stage(process: psutil.Process) -> bool:
     try:
-        return any("stubs/stage" in word for word in process.cmdline())  # a zombie has none
+        words = process.cmdline()  # a zombie has none
     except psutil.NoSuchProcess:
         return False
+    # The fork server names the module as one to import.
+    by_module = ("-m", forked_stubs.STAGE) in pairwise(words)
+    return by_module or any("support/stages/stage" in word for word in words)
 
 
 def attempt(database: Database, job_id: str, epoch: int) -> AttemptRow:

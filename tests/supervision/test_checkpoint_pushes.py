@@ -11,17 +11,18 @@ import pytest
 
 from service.contract.states import JobState
 from service.settings import Settings
-from service.store import endings, jobs, user_actions
-from service.store.claims import Claim
 from service.store.database import Database, db_now
+from service.store.jobs import endings, user_actions
+from service.store.jobs import state as jobs
+from service.store.jobs.claims import Claim
 from service.store.scope import EVERYTHING
-from tests.fakes.hub import HubDouble
-from tests.stubs import training as stub_training
 from tests.support.factories import POLICY, claim_job, make_job
-from tests.support.flaky import Flaky
-from tests.support.job_rows import history_of, put
-from tests.support.services import wait_until
-from worker.supervision import supervisor
+from tests.support.hub import HubDouble
+from tests.support.servers.services import wait_until
+from tests.support.stages import training as stub_training
+from tests.support.store.flaky import Flaky
+from tests.support.store.job_rows import history_of, put
+from worker.supervision import stage_request, supervisor
 from worker.supervision.supervisor import Supervisor
 from worker.tracking.trackers import NullTracker
 
@@ -56,7 +57,7 @@ class Training:
 
     def __init__(self, database: Database, settings: Settings, hub: HubDouble, **job: Any) -> None:
         strategy = job.pop("strategy", "every_save")
-        target = {"model_id": "org/m", "strategy": strategy, **job.pop("hub", {})}
+        target = {"model_id": "org/m", "strategy": strategy, **job.pop("target", {})}
         self.database, self.settings, self.hub = database, settings, hub
         self.id = make_job(database, hub=target, **job)
         self.workspace = settings.workspace(self.id)
@@ -99,7 +100,7 @@ class Training:
         return [row.data["step"] for row in self._events("checkpoint")]
 
     def wait_for_notices(self, count: int) -> list[dict[str, Any]]:
-        wait_until(lambda: len(self.notices()) >= count, 20, f"notice {count}")
+        wait_until(lambda: len(self.notices()) >= count, 60, f"notice {count}")
         return self.notices()
 
     def notices(self) -> list[dict[str, Any]]:
@@ -112,7 +113,7 @@ class Training:
         return self.workspace / "attempts" / "1" / "checkpoints" / str(step)
 
     def wait_for_request(self, path: str) -> None:
-        wait_until(lambda: any(path in request.path for request in self.hub.requests), 20, path)
+        wait_until(lambda: any(path in request.path for request in self.hub.requests), 60, path)
 
     @property
     def titles(self) -> list[str]:
@@ -131,7 +132,7 @@ Make = Callable[..., Training]
 
 
 @pytest.fixture
-def make(database: Database, settings: Settings, hub: HubDouble) -> Make:
+def make(database: Database, settings: Settings, hub: HubDouble, processes: None) -> Make:
     return lambda **job: Training(database, settings, hub, **job)
 
 
@@ -140,7 +141,7 @@ def pushes() -> list[psutil.Process]:
     found = []
     for process in psutil.Process().children(recursive=True):
         try:
-            if "worker.stages.push" in process.cmdline():
+            if "worker.stages.publish.push" in process.cmdline():
                 found.append(process)
         except psutil.NoSuchProcess:
             continue
@@ -201,6 +202,21 @@ class TestEverySave:
         assert training.titles == [f"Training in progress, step {step}" for step in (1, 3)]
         assert [notice["data"].get("left_out") for notice in training.notices()] == [None, [2]]
         assert seen == [(min(19, os.nice(0) + 15), "")], "it yields the CPU and holds no GPU"
+
+    def test_always_push_has_each_wait_for_its_turn(self, make: Make) -> None:
+        training = make(target={"always_push": True}, training={"save_total_limit": 1})
+        training.hub.fail(SLOW, method="PUT", delay=2.0, times=1)
+
+        def script(job: Training) -> None:
+            job.save(1)
+            job.wait_for_request("/lfs/")
+            job.save(2)
+            job.save(3)
+            job.wait_for_notices(3)
+
+        training.run(script)
+        assert training.titles == [f"Training in progress, step {step}" for step in (1, 2, 3)]
+        assert [notice["data"]["step"] for notice in training.notices()] == [1, 2, 3]
 
     def test_rotation_keeps_checkpoints_that_are_being_pushed(self, make: Make) -> None:
         training = make(training={"save_total_limit": 1}, strategy="checkpoint")
@@ -348,19 +364,43 @@ class TestEnd:
         assert training.notices()[0]["data"] == {"step": 1, "code": "hub_conflict"}
         assert training.titles == ["the later one"]
 
-    @pytest.mark.parametrize(("patience", "titles"), [(20.0, 1), (0.2, 0)])
-    def test_the_last_one_is_given_a_little_time(
-        self, make: Make, monkeypatch: pytest.MonkeyPatch, patience: float, titles: int
-    ) -> None:
-        monkeypatch.setattr(supervisor, "LAST_PUSH_SECONDS", patience)
-        training = make()
+    def at_its_end(self, make: Make, **target: Any) -> Training:
+        """A training that has ended while the first checkpoint was pushed and two waited."""
+        training = make(target=target)
         training.hub.fail(SLOW, method="PUT", delay=2.0, times=1)
 
         def script(job: Training) -> None:
             job.save(1)
             job.wait_for_request("/lfs/")
             job.save(2)
+            job.save(3)
 
         assert training.run(script) is JobState.QUEUED
-        assert training.titles == ["Training in progress, step 1"][:titles]
         assert pushes() == []
+        return training
+
+    def test_the_running_one_is_given_a_little_time_and_no_other_begins(self, make: Make) -> None:
+        training = self.at_its_end(make)
+        assert training.titles == ["Training in progress, step 1"]
+        pushed, left = (notice["data"] for notice in training.notices())
+        assert (pushed["step"], left) == (1, {"not_pushed": [2, 3]})
+
+    @pytest.mark.parametrize(
+        ("always_push", "then"),
+        [(False, "The finished model is"), (True, "Those that are kept are")],
+    )
+    def test_steps_that_are_not_pushed_then_are_named(
+        self, make: Make, monkeypatch: pytest.MonkeyPatch, always_push: bool, then: str
+    ) -> None:
+        monkeypatch.setattr(supervisor, "LAST_PUSH_SECONDS", 0.2)
+        training = self.at_its_end(make, always_push=always_push)
+        (notice,) = training.notices()
+        assert sorted(notice["data"]["not_pushed"]) == [1, 2, 3]
+        assert f"{then} pushed now" in notice["message"]
+        # What `publish` is given then; the finished model is another one.
+        claim = claim_job(training.database, training.id)
+        request = stage_request.build(training.database, training.settings, NullTracker(), claim)
+        assert [folder.name for folder in request.left_over] == (
+            ["1", "2", "3"] if always_push else ["3"]
+        )
+        assert training.titles == []

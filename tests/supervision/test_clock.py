@@ -10,7 +10,7 @@ from service.settings import Settings
 from service.store.database import Database
 from tests.supervision.support import supervisor
 from tests.support.factories import claim_job, make_job
-from tests.support.job_rows import get, history_of
+from tests.support.store.job_rows import get, history_of
 
 _ROOT = Path(__file__).resolve().parents[2]
 _WALL_CLOCK = re.compile(r"\btime\.time(_ns)?\(|\bdatetime\.(now|utcnow)\(")
@@ -20,24 +20,24 @@ _DAY = 86_400.0
 # answer or a signature was made.
 _ALLOWED = {
     "service/api/openai/answers.py",
-    "service/cli/job_page.py",
-    "service/cli/jobs.py",
-    "service/cli/live_display.py",
-    "service/cli/logs.py",
+    "service/cli/jobs/page.py",
+    "service/cli/jobs/listing.py",
+    "service/cli/jobs/live_display.py",
+    "service/cli/jobs/logs.py",
     "service/cli/search/commands.py",
     "service/cli/search/live_display.py",
     "service/cli/search/page.py",
-    "service/cli/workers.py",
-    "service/login_links.py",
-    "service/store/audit.py",
-    "service/store/base.py",
-    "service/store/files.py",
-    "service/units.py",
+    "service/cli/admin/workers.py",
+    "service/system/login_links.py",
+    "service/store/projects/audit.py",
+    "service/store/tables/base.py",
+    "service/store/files/files.py",
+    "service/system/units.py",
     "service/webhooks/requests.py",
     "worker/doctor/report.py",
     "worker/lifecycle/start_check.py",
-    "worker/stages/tensorboard_file.py",
-    "worker/stages/train_outputs.py",
+    "worker/stages/train/tensorboard_file.py",
+    "worker/stages/train/outputs.py",
     "worker/supervision/system_metrics.py",
 }
 
@@ -48,6 +48,7 @@ def test_nothing_else_reads_it() -> None:
     assert found == _ALLOWED
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("jump", [_DAY, -_DAY])
 def test_a_jump_while_a_job_runs(
     database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch, jump: float

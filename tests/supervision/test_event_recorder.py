@@ -1,10 +1,10 @@
-from service.contract.events import Metric, Notice, PhaseChanged, Progress, StageEvent
+from service.contract.stage.events import Metric, Notice, PhaseChanged, Progress, StageEvent
 from service.contract.states import Phase
 from service.settings import Settings
 from service.store.database import Database
-from tests.support import services
 from tests.support.factories import claim_job, make_job
-from tests.support.job_rows import checkpoint_saved, get
+from tests.support.servers import services
+from tests.support.store.job_rows import checkpoint_saved, get
 from worker.supervision.event_recorder import EventRecorder, compact
 
 
@@ -33,7 +33,7 @@ class TestRecorder:
     def test_an_event_that_cannot_be_recorded_is_a_fault(
         self, database: Database, settings: Settings
     ) -> None:
-        """No database will ever accept this event, so there is no point in waiting."""
+        """No database will ever accept this event, so waiting is useless."""
         job_id = make_job(database)
         claimed = claim_job(database, job_id)
         with EventRecorder(

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from service.contract.events import Notice, PhaseChanged, Progress
+from service.contract.stage.events import Notice, PhaseChanged, Progress
 from service.contract.states import Phase
 from worker.supervision.hang_detector import HangDetector, cpu_seconds
 
@@ -67,7 +67,7 @@ class TestTraining:
             stage.record(Progress(step=step, of=99), after=10)
         assert stage.hangs_after(cpu_share=1.0) == 21
 
-    def test_an_evaluations_time_is_no_steps(self) -> None:
+    def test_an_evaluations_time_does_not_count_as_a_steps(self) -> None:
         stage = Stage()
         stage.record(TRAINING)
         stage.steps(0, 1, 1)

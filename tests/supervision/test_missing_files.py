@@ -12,16 +12,25 @@ from service.contract.states import JobState, Stage
 from service.jobs import commands
 from service.jobs.dispatch import Dispatcher
 from service.settings import Settings
-from service.store import user_actions
 from service.store.database import Database, db_now
-from service.store.models import JobRow
+from service.store.jobs import user_actions
 from service.store.scope import EVERYTHING
+from service.store.tables.jobs import JobRow
 from tests.supervision.support import run
-from tests.support.databases import on_sqlite
 from tests.support.factories import claim_job, make_job
-from tests.support.job_rows import PREPARED, TRAINED, failure_of, finished_job, get, history_of, put
-from tests.support.predictions import claim_prediction, make_prediction
-from worker.supervision import prediction_request, stage_request
+from tests.support.store.databases import on_sqlite
+from tests.support.store.job_rows import (
+    PREPARED,
+    TRAINED,
+    failure_of,
+    finished_job,
+    get,
+    history_of,
+    put,
+)
+from tests.support.store.predictions import claim_prediction, make_prediction
+from worker.supervision import stage_request
+from worker.supervision.interactive import prediction_request
 from worker.tracking.trackers import NullTracker
 
 
@@ -58,6 +67,7 @@ def trial_of_a_search(database: Database, _settings: Settings, job_id: str) -> N
 
 @on_sqlite
 class TestPreparedAgain:
+    @pytest.mark.usefixtures("processes")
     @pytest.mark.parametrize(
         ("state", "remove"),
         [
@@ -99,6 +109,7 @@ class TestPreparedAgain:
         assert (retried.type, retried.data["missing"]) == ("retried", ["prepared_data"])
         assert get(database, job_id).stage == Stage.PREPARE
 
+    @pytest.mark.usefixtures("processes")
     def test_not_again_and_again(self, database: Database, settings: Settings) -> None:
         """As where workers do not share the home."""
         job_id = prepared(database, settings)
@@ -113,6 +124,7 @@ class TestPreparedAgain:
         assert f"`finetune retry {job_id}`" in failure["action"]
 
 
+@pytest.mark.usefixtures("processes")
 @on_sqlite
 class TestStoredForm:
     @pytest.mark.parametrize("through", ["home", "link", "relative"])

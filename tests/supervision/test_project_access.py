@@ -6,18 +6,18 @@ import pytest
 from pydantic import SecretStr
 
 from service.contract.states import JobState
-from service.secret_box import SecretBox
 from service.settings import Settings
-from service.store import project_secrets
 from service.store.database import Database
+from service.store.projects import secrets
 from service.store.scope import Scope
-from tests.fakes.hub import HubDouble
-from tests.stubs import account
+from service.system.secret_box import SecretBox
 from tests.supervision.support import run
-from tests.support.databases import on_sqlite
 from tests.support.factories import claim_job
-from tests.support.job_rows import failure_of, get, history_of
-from tests.support.projects import limit, make_job_of, make_project
+from tests.support.hub import HubDouble
+from tests.support.stages import account
+from tests.support.store.databases import on_sqlite
+from tests.support.store.job_rows import failure_of, get, history_of
+from tests.support.store.projects import limit, make_job_of, make_project
 from worker.supervision.supervisor import Supervisor
 from worker.tracking.trackers import NullTracker
 
@@ -41,7 +41,7 @@ def with_hub(settings: Settings, hub: HubDouble) -> Settings:
 def set_secret(database: Database, settings: Settings, project: str, value: str) -> None:
     sealed = SecretBox(settings.secrets_file).seal(project, "mine", value)
     with database.write() as session:
-        project_secrets.put(session, project, "mine", lambda: sealed)
+        secrets.put(session, project, "mine", lambda: sealed)
 
 
 def account_of(database: Database, settings: Settings, job_id: str) -> str | None:
@@ -60,6 +60,7 @@ def text_of(settings: Settings, job_id: str) -> str:
 
 
 class TestToken:
+    @pytest.mark.usefixtures("processes")
     def test_a_job_has_the_token_that_its_spec_names(
         self, database: Database, with_hub: Settings
     ) -> None:
@@ -70,6 +71,7 @@ class TestToken:
         assert OWN not in str(get(database, job_id).spec)
         assert OWN not in str([event.data for event in history_of(database, job_id)])
 
+    @pytest.mark.usefixtures("processes")
     def test_another_project_has_neither_the_operators_token_nor_its_downloads(
         self, database: Database, with_hub: Settings
     ) -> None:
@@ -97,7 +99,7 @@ class TestToken:
         set_secret(database, with_hub, "default", OWN)
         job_id = make_job_of(database, "default", secrets={"hub_token": "mine"})
         with database.write() as session:
-            project_secrets.remove(session, Scope("default"), "mine")
+            secrets.remove(session, Scope("default"), "mine")
         assert run(database, with_hub, job_id) is JobState.FAILED
         assert failure_of(database, job_id)["code"] == "secret_unavailable"
 
@@ -108,11 +110,12 @@ class TestToken:
         make_project(database, "other")
         sealed = SecretBox(with_hub.secrets_file).seal("default", "mine", OWN)
         with database.write() as session:
-            project_secrets.put(session, "other", "mine", lambda: sealed)
+            secrets.put(session, "other", "mine", lambda: sealed)
         job_id = make_job_of(database, "other", secrets={"hub_token": "mine"})
         assert account_of(database, with_hub, job_id) is None
 
 
+@pytest.mark.usefixtures("processes")
 class TestRoom:
     def test_no_stage_begins_while_the_project_stores_too_much(
         self, database: Database, settings: Settings
@@ -130,16 +133,16 @@ class TestRoom:
         assert get(database, job_id).stage == "publish"
         assert run(database, settings, job_id) is JobState.SUCCEEDED
 
-    def test_a_training_that_writes_too_much_says_so_once(
+    def test_a_training_that_writes_too_much_reports_it_once(
         self, database: Database, settings: Settings
     ) -> None:
         job_id = make_job_of(database, "default", metadata={"stub.seconds": "1"})
         assert run(database, settings, job_id) is JobState.QUEUED
         limit(database, max_bytes=1)
         assert run(database, settings, job_id) is JobState.QUEUED
-        told = [
+        messages = [
             event.data["message"]
             for event in history_of(database, job_id)
             if event.type == "notice"
         ]
-        assert sum("may store 1." in message for message in told) == 1
+        assert sum("may store 1." in message for message in messages) == 1

@@ -7,22 +7,24 @@ from typing import Any
 
 import pytest
 
-from service.contract.events import Notice
-from service.contract.stages import StageRequest
+from service.contract.stage.events import Notice
+from service.contract.stage.stages import StageRequest
 from service.settings import Settings
 from tests.stages.support import REQUEST
-from tests.stubs import hostile_push
 from tests.supervision.support import children
-from tests.support import services
-from tests.support.job_rows import checkpoint_saved
+from tests.support.servers import services
+from tests.support.stages import hostile_push
+from tests.support.store.job_rows import checkpoint_saved
 from worker.processes import child
 from worker.supervision.checkpoint_pushes import CheckpointPushes
+
+pytestmark = pytest.mark.usefixtures("processes")
 
 MIB = 1024**2
 
 
 def push(settings: Settings, kind: str, **limits: int) -> Notice:
-    """What the user is told of a hostile push."""
+    """The user's message about a hostile push."""
     workspace = settings.workspace("job-1")
     attempt = workspace / "attempts" / "1"
     attempt.mkdir(parents=True)

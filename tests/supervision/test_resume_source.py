@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-from service.contract import home_paths
-from service.contract.events import CheckpointSaved
 from service.contract.failures import FailureCode, StageError
-from service.contract.stages import ResumeSource, StageRequest
+from service.contract.stage import home_paths
+from service.contract.stage.events import CheckpointSaved
+from service.contract.stage.stages import ResumeSource, StageRequest
 from service.contract.states import Stage
 from service.jobs import stage_outputs
 from service.settings import Settings
-from service.store import endings, history
-from service.store.claims import Claim
 from service.store.database import Database, db_now
-from service.store.models import AttemptRow, JobRow
-from tests.support import job_rows
+from service.store.jobs import attempt_reports, endings
+from service.store.jobs.claims import Claim
+from service.store.tables.jobs import AttemptRow, JobRow
 from tests.support.factories import POLICY, claim_job, make_job
-from tests.support.job_rows import add_checkpoint, finished_job, history_of, put
+from tests.support.store import job_rows
+from tests.support.store.job_rows import add_checkpoint, finished_job, history_of, put
 from worker.storage import atomic_dir
 from worker.supervision import stage_request
 from worker.tracking.trackers import NullTracker
@@ -117,7 +117,7 @@ class TestTrain:
 
         own = save(settings.workspace(job_id), step=12)
         with database.write() as session:
-            history.record(session, job_id, first.epoch, [own])
+            attempt_reports.record(session, job_id, first.epoch, [own])
             endings.end(session, job_id, first.epoch, endings.Ending.released(), POLICY)
         shutil.rmtree(taken.folder)
         request = build(database, settings, claim_job(database, job_id))
@@ -153,7 +153,7 @@ class TestRetry:
         }
         prepared = PREPARED | {"resume_source": taken}
         row = JobRow(id="job-1", stage="train", state="failed", results={"prepare": prepared})
-        gone = stage_outputs.first_stage(row, Stage.TRAIN, settings, ())
-        assert gone == (Stage.PREPARE, ["checkpoint_of_other_job"])
+        first = stage_outputs.first_stage(row, Stage.TRAIN, settings, ())
+        assert first == (Stage.PREPARE, ["checkpoint_of_other_job"])
         folder.mkdir(parents=True)
         assert stage_outputs.first_stage(row, Stage.TRAIN, settings, ()) == (Stage.TRAIN, [])

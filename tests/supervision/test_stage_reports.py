@@ -6,7 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from service.contract.events import (
+from service.contract.failures import Failure, FailureCode
+from service.contract.stage.events import (
     ArtifactWritten,
     CheckpointSaved,
     Failed,
@@ -19,8 +20,7 @@ from service.contract.events import (
     ReferenceSaved,
     StageEvent,
 )
-from service.contract.failures import Failure, FailureCode
-from service.contract.stages import StageRequest
+from service.contract.stage.stages import StageRequest
 from service.contract.states import Phase, Stage
 from tests.stages.support import REQUEST
 from worker.supervision import stage_reports
@@ -107,10 +107,10 @@ class TestHowMuch:
         for _ in range(50):
             reports.take([event])
         assert recorder.events[:3] == [event] * 3
-        [said] = recorder.events[3:]
-        assert isinstance(said, Notice)
-        assert "More of them are not kept" in said.message
-        assert said.data["events"] == 4
+        [notice] = recorder.events[3:]
+        assert isinstance(notice, Notice)
+        assert "More of them are not kept" in notice.message
+        assert notice.data["events"] == 4
         reports.take([checkpoint(), artifact(), Progress(step=1, of=2)])
         assert recorder.events[4:] == [checkpoint(), artifact(), Progress(step=1, of=2)]
         assert reports.refusal is None
@@ -182,7 +182,9 @@ class TestWhat:
         assert reports.refusal is None
 
     def test_how_it_failed_is_cut(self, reports: StageReports) -> None:
-        failure = Failure.of(FailureCode.INTERNAL, "x" * 9_000, action="y" * 9_000, a="z" * 70_000)
+        failure = Failure.from_code(
+            FailureCode.INTERNAL, "x" * 9_000, action="y" * 9_000, a="z" * 70_000
+        )
         reports.take([Failed(failure=failure)])
         outcome = reports.outcome()
         assert isinstance(outcome, Failed)

@@ -1,4 +1,4 @@
-"""What a stage is told about its job."""
+"""What a stage's request contains about its job."""
 
 from pathlib import Path
 

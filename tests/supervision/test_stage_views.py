@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
-from service.contract.stages import StageRequest
+from service.contract.stage.stages import StageRequest
 from service.contract.states import Stage
 from service.settings import Settings
 from tests.stages.support import REQUEST
 from worker.processes.stage_environment import stage_environment
 from worker.sandbox.view import View
 from worker.supervision import stage_views
+
+pytestmark = pytest.mark.usefixtures("processes")
 
 
 def view_of(

@@ -8,8 +8,8 @@ import pytest
 from service.contract.states import Stage
 from service.settings import Settings
 from service.store.database import Database
-from tests.support.databases import on_sqlite
 from tests.support.factories import claim_job, make_job
+from tests.support.store.databases import on_sqlite
 from worker.supervision.stop_policy import _limits
 
 DAY = 86400

@@ -11,19 +11,20 @@ from sqlalchemy import select
 
 from service.contract.states import JobState
 from service.settings import Settings
-from service.store import endings, jobs
-from service.store.database import Database, db_now
-from service.store.models import AttemptRow, FileRow, MetricRow
+from service.store.database import Database, clock, db_now
+from service.store.jobs import endings
+from service.store.tables.files import FileRow
+from service.store.tables.jobs import AttemptRow, MetricRow
 from tests.supervision.support import (
     attempt,
     children,
     run,
     supervisor,
 )
-from tests.support import services
-from tests.support.databases import on_sqlite
 from tests.support.factories import POLICY, claim_job, make_job, make_spec
-from tests.support.job_rows import failure_of, get, history_of, put
+from tests.support.servers import services
+from tests.support.store.databases import on_sqlite
+from tests.support.store.job_rows import failure_of, get, history_of, put
 from worker.processes import child
 from worker.supervision import stage_request
 from worker.supervision.system_metrics import SystemSampler
@@ -32,6 +33,7 @@ from worker.tracking.trackers import NullTracker
 pytestmark = pytest.mark.long
 
 
+@pytest.mark.usefixtures("processes")
 @on_sqlite
 class TestSystemMetrics:
     def test_of_the_gpus_that_the_attempt_has(
@@ -50,6 +52,7 @@ class TestSystemMetrics:
         assert sampled == [("GPU-b", "GPU-a")]
 
 
+@pytest.mark.usefixtures("processes")
 class TestFinish:
     def test_all_stages(self, database: Database, settings: Settings) -> None:
         job_id = make_job(database, training={"save_total_limit": 1})
@@ -123,6 +126,7 @@ class TestFinish:
 
 @on_sqlite
 class TestFailure:
+    @pytest.mark.usefixtures("processes")
     @pytest.mark.parametrize(
         ("behaviour", "state", "code"),
         [
@@ -144,6 +148,7 @@ class TestFailure:
         final = get(database, job_id).failure
         assert final == (failure if state == "failed" else None)
 
+    @pytest.mark.usefixtures("processes")
     def test_a_kill_while_the_kernel_ran_out_of_memory_is_final(
         self,
         database: Database,
@@ -169,7 +174,7 @@ class TestFailure:
                     purpose="fine-tune",
                     bytes=2,
                     sha256="0" * 64,
-                    created_at=jobs.clock(session),
+                    created_at=clock(session),
                 )
             )
         settings.files_dir.mkdir(parents=True)
@@ -179,6 +184,7 @@ class TestFailure:
         assert failure["code"] == "dataset_not_found"
         assert failure["details"] == {"missing": ["file-b"]}
 
+    @pytest.mark.usefixtures("processes")
     def test_the_stages_time_is_up(self, database: Database, settings: Settings) -> None:
         """The stage's attempts count together; other stages do not count."""
         limits = {"prepare": 1, "train": 100}
@@ -202,6 +208,7 @@ class TestFailure:
         )
 
 
+@pytest.mark.usefixtures("processes")
 @on_sqlite
 class TestHung:
     def test_it_is_ended_and_tried_again_three_times_without_progress(
@@ -224,6 +231,7 @@ class TestHung:
         assert children() == []
 
 
+@pytest.mark.usefixtures("processes")
 @on_sqlite
 class TestPublish:
     def test_is_given_the_checkpoints_that_the_hub_wants(

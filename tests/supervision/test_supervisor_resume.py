@@ -6,15 +6,15 @@ from sqlalchemy import select
 from service.contract.states import JobState
 from service.settings import Settings
 from service.store.database import Database, db_now
-from service.store.models import CheckpointRow
+from service.store.tables.jobs import CheckpointRow
 from tests.supervision.support import attempt, children, meanwhile, run, started, supervisor
-from tests.support import services
-from tests.support.databases import on_sqlite
 from tests.support.factories import claim_job, make_job
-from tests.support.flaky import Flaky
-from tests.support.job_rows import failure_of, get, history_of, put
+from tests.support.servers import services
+from tests.support.store.databases import on_sqlite
+from tests.support.store.flaky import Flaky
+from tests.support.store.job_rows import failure_of, get, history_of, put
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.usefixtures("processes"), pytest.mark.long]
 
 
 class TestOutage:

@@ -6,8 +6,9 @@ import pytest
 
 from service.contract.states import JobState
 from service.settings import Settings
-from service.store import endings, jobs
 from service.store.database import Database, db_now
+from service.store.jobs import endings
+from service.store.jobs import state as jobs
 from tests.supervision.support import (
     ask_to_cancel,
     ask_to_pause,
@@ -20,16 +21,17 @@ from tests.supervision.support import (
     started,
     supervisor,
 )
-from tests.support import services
-from tests.support.databases import on_sqlite
 from tests.support.factories import POLICY, claim_job, make_job
-from tests.support.flaky import Flaky
-from tests.support.job_rows import get, history_of, put
+from tests.support.servers import services
+from tests.support.store.databases import on_sqlite
+from tests.support.store.flaky import Flaky
+from tests.support.store.job_rows import get, history_of, put
 from worker.lifecycle.shutdown import Shutdown
 
 pytestmark = pytest.mark.long
 
 
+@pytest.mark.usefixtures("processes")
 class TestStop:
     @pytest.mark.parametrize("behaviour", ["hang", "deaf"])
     def test_cancel(self, database: Database, settings: Settings, behaviour: str) -> None:
@@ -98,6 +100,7 @@ class TestStop:
 
 @on_sqlite
 class TestSoftStop:
+    @pytest.mark.usefixtures("processes")
     @pytest.mark.parametrize(("action", "state"), [("pause", "paused"), ("shutdown", "queued")])
     def test_training_resumes_later_from_the_current_step(
         self, database: Database, settings: Settings, action: str, state: str
@@ -124,6 +127,7 @@ class TestSoftStop:
         assert attempt(database, job_id, 3).resumed_from_step == 4
         assert get(database, job_id).stage == "publish"
 
+    @pytest.mark.usefixtures("processes")
     def test_after_the_grace_it_is_no_longer_soft(
         self, database: Database, settings: Settings
     ) -> None:
@@ -134,6 +138,7 @@ class TestSoftStop:
         thread.join()
         assert children() == []
 
+    @pytest.mark.usefixtures("processes")
     @pytest.mark.parametrize("how", ["cancel", "second signal", "timeout"])
     def test_an_urgent_stop_does_not_wait_for_the_grace(
         self, database: Database, settings: Settings, how: str

@@ -11,9 +11,9 @@ import pynvml
 import pytest
 from structlog.testing import capture_logs
 
-from service.contract.events import Metric
-from tests.fakes.nvml import NO_PERMISSION, Gpu, Nvml
-from tests.support.services import wait_until
+from service.contract.stage.events import Metric
+from tests.support.gpus.nvml import NO_PERMISSION, Gpu, Nvml
+from tests.support.servers.services import wait_until
 from worker.supervision import system_metrics
 from worker.supervision.system_metrics import SystemSampler
 
@@ -38,7 +38,7 @@ def gpus() -> list[Gpu]:
 
 
 @pytest.fixture
-def stage() -> Iterator[subprocess.Popen[bytes]]:
+def stage(processes: None) -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen([sys.executable, "-c", _TREE]) as process:
         root = psutil.Process(process.pid)
         wait_until(lambda: bool(root.children()), 10, "the child")
@@ -143,7 +143,7 @@ class TestGpus:
             assert found.usage() == {}
         assert [entry["error"] for entry in logs] == [str(pynvml.NVMLError(code))]
 
-    def test_a_cpu_job_asks_nobody(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_cpu_job_samples_no_gpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
         Nvml(init_error=NO_PERMISSION).install(monkeypatch)
         with capture_logs() as logs, system_metrics._gpus([]) as found:
             assert found.usage() == {}

@@ -2,14 +2,15 @@
 
 from typing import Any
 
-from service.contract.spec import JobSpec
+from service.contract.spec.spec import JobSpec
 from service.jobs.dispatch import Dispatcher
 from service.jobs.submissions import Submissions, Submitted
-from service.store import claims, files, jobs
-from service.store.claims import Claim
 from service.store.database import Database
-from service.store.endings import Policy
-from service.store.owner_models import DEFAULT_PROJECT
+from service.store.files import files
+from service.store.jobs import claims, state
+from service.store.jobs.claims import Claim
+from service.store.jobs.endings import Policy
+from service.store.tables.projects import DEFAULT_PROJECT
 
 POLICY = Policy(crash_limit=3, retry_backoff_seconds=10)
 
@@ -26,9 +27,9 @@ def make_spec(**changes: Any) -> JobSpec:
 
 def make_job(database: Database, **changes: Any) -> str:
     """A queued job; its id."""
-    job_id = jobs.new_job_id()
+    job_id = state.new_job_id()
     with database.write() as session:
-        jobs.insert(session, job_id, make_spec(**changes))
+        state.insert(session, job_id, make_spec(**changes))
     return job_id
 
 
@@ -57,7 +58,7 @@ def claim_job(
 def add_file(
     database: Database, file_id: str | None = None, *, filename: str = "a", size: int = 1
 ) -> str:
-    """The id of a file that was uploaded, of which only the row exists."""
+    """The id of an uploaded file that exists only as a row."""
     file_id = file_id or files.new_id()
     known: dict[str, Any] = {"filename": filename, "purpose": "fine-tune", "sha256": "0" * 64}
     with database.write() as session:

@@ -6,9 +6,9 @@ from typing import Any
 
 import httpx
 
-from service.store import jobs
-from service.store.database import Database
-from service.store.models import JobRow
+from service.store.database import Database, clock
+from service.store.jobs import state
+from service.store.tables.jobs import JobRow
 
 Message = dict[str, str]
 
@@ -39,4 +39,4 @@ def append(database: Database, job_id: str, *numbers: int) -> None:
     with database.write() as session:
         row = session.get_one(JobRow, job_id, with_for_update=True)
         for number in numbers:
-            jobs.append_event(session, row, "notice", {"n": number}, jobs.clock(session))
+            state.append_event(session, row, "notice", {"n": number}, clock(session))

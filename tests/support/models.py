@@ -2,6 +2,7 @@
 
 import atexit
 import functools
+import json
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -65,13 +66,30 @@ def tiny_bert_config(*, dropout: float = 0.0, **options: Any) -> Any:
     )
 
 
-@made_once
-def save_tiny_bert(folder: Path, *, seed: int = 0, dropout: float = 0.1) -> Path:
-    """A BERT of 2 layers, 32 wide, with MiniLM's tokenizer and random weights; 1 M parameters."""
-    import torch
-    from transformers import AutoTokenizer, BertModel
+def small_tokenizer(tokens: int) -> Any:
+    """MiniLM's with its first tokens, which keep their ids. Other words become pieces."""
+    from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(minilm_dir())
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("tokenizer_config.json", "special_tokens_map.json"):
+            shutil.copy(minilm_dir() / name, folder)
+        state = json.loads((minilm_dir() / "tokenizer.json").read_bytes())
+        vocabulary = state["model"]["vocab"]
+        state["model"]["vocab"] = {token: i for token, i in vocabulary.items() if i < tokens}
+        Path(folder, "tokenizer.json").write_text(json.dumps(state))
+        return AutoTokenizer.from_pretrained(folder)
+
+
+@made_once
+def save_tiny_bert(
+    folder: Path, *, seed: int = 0, dropout: float = 0.1, tokens: int = 4096
+) -> Path:
+    """A BERT of 2 layers, 32 wide, with random weights and the first `tokens` of MiniLM's 30,522:
+    the stages of a job read a small tokenizer in a quarter of the time."""
+    import torch
+    from transformers import BertModel
+
+    tokenizer = small_tokenizer(tokens)
     torch.manual_seed(seed)
     model = BertModel(tiny_bert_config(vocab_size=len(tokenizer), dropout=dropout))
     return saved(folder, model, tokenizer)

@@ -12,14 +12,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from service import prctl
 from service.cli.stack import lock
-from tests.support import services, shell
+from service.system import prctl
+from tests.support import shell
+from tests.support.servers import services
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 180
 STOP_SECONDS = 120
-_SHORTER = {"num_train_epochs: 3\n": "num_train_epochs: 3\n  max_steps: 10\n"}
+_SHORTER = {
+    "num_train_epochs: 3\n": "num_train_epochs: 3\n  max_steps: 10\n",
+    "validation: ./squad/validation-v1.1.json\n": (
+        "validation: ./squad/validation-v1.1.json\n"
+        "  max_train_samples: 160\n  max_eval_samples: 32\n"
+    ),
+}
 """Tests are about the commands, not about the quality of the example's model."""
 _RUNS_LINE = "trap 'echo \"failed: $BASH_COMMAND\" >&2' ERR"
 

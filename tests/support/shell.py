@@ -1,4 +1,4 @@
-"""Commands in a shell of their own, of which no process is left behind."""
+"""Commands in a shell of their own that leaves no process behind."""
 
 import os
 import signal

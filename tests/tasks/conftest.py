@@ -7,7 +7,7 @@ import pytest
 from transformers import AutoTokenizer, RobertaTokenizer
 
 from tests.support.models import minilm_dir
-from tests.training.support import one_thread as one_thread
+from tests.training.support.jobs import one_thread as one_thread
 
 
 @pytest.fixture(scope="session")

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from service.contract.spec import JobSpec
-from service.contract.stages import PrepareResult, StageRequest, TrainResult
+from service.contract.spec.spec import JobSpec
+from service.contract.stage.stages import PrepareResult, StageRequest, TrainResult
 from service.contract.states import Stage
-from tests.training.support import Recorder, run
-from worker.stages import prepare
+from tests.training.support.jobs import Recorder, run
+from worker.stages.prepare import stage as prepare
 from worker.tasks.base import PreparedSplit, load_splits
 
 
@@ -34,7 +34,7 @@ class StagedJob:
         return self.prepare()
 
     def prepare(self) -> PrepareResult:
-        """Without asking the Hub whether it may push: tests/stages/test_prepare_target.py does."""
+        """Without asking the Hub whether it may push: tests/stages/prepare/test_target.py does."""
         recorder = Recorder()
         request = self.request(Stage.PREPARE, attempt=1)
         request = request.model_copy(update={"spec": request.spec.model_copy(update={"hub": None})})

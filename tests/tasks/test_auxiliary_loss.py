@@ -15,7 +15,7 @@ from tests.support import every_model
 from tests.support.models import save_tiny_llama, save_tiny_t5
 from tests.tasks.preference import support as preference
 from tests.tasks.stages import StagedJob, job_of, write_rows
-from tests.training.reference_trainer import arguments
+from tests.training.support.reference_trainer import arguments
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,

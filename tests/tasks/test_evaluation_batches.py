@@ -11,8 +11,8 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from service.contract import task_metrics
-from service.contract.metric_directions import GREATER_IS_BETTER
+from service.contract.tasks import metrics
+from service.contract.tasks.metric_directions import GREATER_IS_BETTER
 from tests.support.models import (
     save_tiny_bert,
     save_tiny_gpt2,
@@ -21,10 +21,12 @@ from tests.support.models import (
     save_tiny_xlnet,
 )
 from tests.tasks.stages import job_of
-from tests.training.support import Recorder, reset_accelerate
-from worker.stages import train
-from worker.training.evaluation import Evaluator
+from tests.training.support.jobs import Recorder, reset_accelerate
+from worker.stages.train import stage
+from worker.training.evaluation.evaluator import Evaluator
 from worker.training.objective import Evaluation
+
+pytestmark = pytest.mark.usefixtures("trainings")
 
 Row = dict[str, Any]
 SIZES: Final = (1, 4, 16)
@@ -167,14 +169,14 @@ def set_up(case: Case, home: Path, *, padding_free: bool | None) -> Any:
     job = job_of(home, case.task, case.base(home / "base"), dataset, options)
     job.prepare()
     reset_accelerate()
-    made: Any = train.set_up(job.request(), Recorder())  # type: ignore[arg-type]
+    made: Any = stage.set_up(job.request(), Recorder())  # type: ignore[arg-type]
     return made
 
 
 def evaluations(job: Any, folder: Path) -> dict[int, Evaluation]:
     """Size of the batches → what is found with it."""
     state, found = job.training.state, {}
-    train.begin(job)  # with the reference's log probabilities, of the untrained model
+    stage.begin(job)  # with the reference's log probabilities, of the untrained model
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():  # so that its numbers differ from token to token
         for parameter in state.bare_model.parameters():
@@ -196,8 +198,23 @@ def evaluations(job: Any, folder: Path) -> dict[int, Evaluation]:
     return found
 
 
-@pytest.mark.parametrize("padding_free", [None, False], ids=["without padding", "padded"])
-@pytest.mark.parametrize("name", CASES)
+PADDED: Final = ("question-answering v2", "causal-lm", "masked-lm", "summarization", "chat")
+"""The others compute with padding as one of these does."""
+SELDOM: Final = ("question-answering", "regression", "translation")
+"""Others compute as they do."""
+
+
+def _when(name: str, *, padded: bool) -> Any:
+    is_heavy = name in SELDOM or (padded and name not in PADDED)
+    marks = [pytest.mark.heavy] if is_heavy else []
+    how = "padded" if padded else "without padding"
+    return pytest.param(name, False if padded else None, marks=marks, id=f"{name}-{how}")
+
+
+@pytest.mark.parametrize(
+    ("name", "padding_free"),
+    [_when(name, padded=padded) for name in CASES for padded in (False, True)],
+)
 def test_the_numbers_are_those_of_batches_of_one(
     name: str, padding_free: bool | None, tmp_path: Path
 ) -> None:
@@ -210,7 +227,7 @@ def test_the_numbers_are_those_of_batches_of_one(
         assert_same_best(found[size], found[1])
     for metric in one:
         reported = metric.removeprefix("eval_")
-        assert task_metrics.is_reported(job.request.spec.task, reported)
+        assert metrics.is_reported(job.request.spec.task, reported)
         assert reported in GREATER_IS_BETTER or reported.rpartition("_")[2] in GREATER_IS_BETTER
 
 

@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 import yaml
 
-from service.contract import splits
-from service.contract.events import CheckpointSaved, Notice
-from service.contract.spec import JobSpec
-from service.contract.stages import TrainResult
+from service.contract.spec import splits
+from service.contract.spec.spec import JobSpec
+from service.contract.stage.events import CheckpointSaved, Notice
+from service.contract.stage.stages import TrainResult
 from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_llama, save_tiny_t5
 from tests.tasks.stages import StagedJob
-from tests.training.support import Recorder
+from tests.training.support.jobs import Recorder
+
+pytestmark = pytest.mark.usefixtures("trainings")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -27,7 +29,7 @@ def as_paths(value: Any) -> Any:
 
 
 def example(home: Path, name: str, **training: Any) -> StagedJob:
-    """On the CPU, for five steps unless told."""
+    """On the CPU, for five steps by default."""
     body: dict[str, Any] = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text(encoding="utf-8"))
     body["dataset"] = as_paths(body["dataset"]) | {"source": "path"}
     options = {"max_steps": 5, "logging_steps": 1, "learning_rate": 1e-2, "use_cpu": True}
@@ -50,16 +52,17 @@ def learned(job: StagedJob) -> tuple[TrainResult, Recorder]:
 
 
 class TestClassification:
-    def of(self, name: str, home: Path, **training: Any) -> StagedJob:
+    def job(self, name: str, home: Path, **training: Any) -> StagedJob:
         """For one epoch."""
         training = {"max_steps": -1, "num_train_epochs": 1, "bf16": False, **training}
         job = example(home, name, **training)
-        job.body["model"]["name_or_path"] = str(save_tiny_bert(home / "model"))
+        base = save_tiny_bert(home / "model", tokens=30_522)
+        job.body["model"]["name_or_path"] = str(base)
         return job
 
     def test_of_texts(self, tmp_path: Path) -> None:
         # Torch's own dropout: with other numbers so small a model may learn nothing in an epoch.
-        job = self.of("text-classification", tmp_path / "home", padding_free=False)
+        job = self.job("text-classification", tmp_path / "home", padding_free=False)
         result, _ = job.train()
         assert counts(job) == {
             "train": 360,
@@ -77,7 +80,7 @@ class TestClassification:
         expected = job.predictions("test/predictions.json")
         assert {row["prediction"] for row in expected} <= topics
         # And `predict.yaml` on the model that this gives.
-        predicting = self.of("predict", tmp_path / "predict")
+        predicting = self.job("predict", tmp_path / "predict")
         predicting.body["model"] = {"name_or_path": str(job.output(result))}
         predicting.train()
         found = predicting.predictions("test/predictions.json")
@@ -90,7 +93,7 @@ class TestClassification:
         assert list(splits.used(spec)) == ["validation"]
 
     def test_of_tokens(self, tmp_path: Path) -> None:
-        job = self.of("token-classification", tmp_path / "home")
+        job = self.job("token-classification", tmp_path / "home")
         result, _ = job.train()
         assert counts(job) == {"train": 295, "validation": 100, "test": 20}
         assert result.metrics["eval_loss"] < result.baseline["eval_loss"]
@@ -126,11 +129,13 @@ class TestLanguageModels:
         assert names >= (adapter if name.endswith("lora") else {"model.safetensors"})
         assert ("model.safetensors" in names) is not name.endswith("lora")
 
+    @pytest.mark.usefixtures("processes")
     def test_all_options_together(self, tmp_path: Path) -> None:
         options = {"num_train_epochs": 2, "max_steps": -1, "learning_rate": 1e-3}
         job = example(tmp_path / "home", "training-options", **options)
         assert job.body["task"].pop("block_size") == 256
         job.body["model"]["name_or_path"] = str(save_tiny_gpt2(tmp_path / "gpt2"))
+        job.body["dataset"] |= {"max_train_samples": 150, "max_eval_samples": 15}
         result, recorder = job.train()
         losses = recorder.train_values("loss")
         assert losses[result.steps] < losses[1]
@@ -146,7 +151,10 @@ class TestLanguageModels:
     ("name", "rows", "metric"),
     [
         ("summarization", {"train": 160, "validation": 6}, "eval_rougeLsum"),
-        ("translation", {"train": 241, "validation": 6}, "eval_bleu"),
+        pytest.param(
+            *("translation", {"train": 241, "validation": 6}, "eval_bleu"),
+            marks=pytest.mark.heavy,
+        ),
     ],
 )
 def test_texts_from_texts(name: str, rows: dict[str, int], metric: str, tmp_path: Path) -> None:
@@ -164,16 +172,16 @@ def test_texts_from_texts(name: str, rows: dict[str, int], metric: str, tmp_path
 def test_question_answering_with_an_adapter(tmp_path: Path) -> None:
     job = example(tmp_path / "home", "question-answering-lora", per_device_train_batch_size=4)
     job.body["dataset"] |= {"max_train_samples": 24, "max_eval_samples": 8}
-    job.body["model"]["name_or_path"] = str(save_tiny_bert(tmp_path / "base"))
+    job.body["model"]["name_or_path"] = str(save_tiny_bert(tmp_path / "base", tokens=30_522))
     result, recorder = job.train()
     assert result.steps == 5
     assert result.metrics["eval_loss"] < result.baseline["eval_loss"]
-    (said,) = [event for event in recorder.of(Notice) if "trainable" in event.data]
-    assert said.data["trainable"] < said.data["parameters"] / 50
+    (notice,) = [event for event in recorder.of(Notice) if "trainable" in event.data]
+    assert notice.data["trainable"] < notice.data["parameters"] / 50
 
 
 class TestConversations:
-    def of(self, tmp_path: Path, name: str, **task: Any) -> StagedJob:
+    def job(self, tmp_path: Path, name: str, **task: Any) -> StagedJob:
         job = example(tmp_path / "home", name, learning_rate=5e-3)
         model = save_tiny_llama(tmp_path / "llama", positions=1024)
         job.body["model"] = {"name_or_path": str(model)}
@@ -188,7 +196,7 @@ class TestConversations:
         return result
 
     def test_chat(self, tmp_path: Path) -> None:
-        job = self.of(tmp_path, "chat")
+        job = self.job(tmp_path, "chat")
         job.body["task"]["generate"] |= {"max_new_tokens": 8, "max_samples": 2}
         result = self.finished(job)
         assert job.prepared.splits["train"]["examples"] == 40
@@ -200,7 +208,7 @@ class TestConversations:
     @pytest.mark.heavy
     @pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="needs bitsandbytes")
     def test_qlora_with_the_bits_of_a_cpu(self, tmp_path: Path) -> None:
-        job = self.of(tmp_path, "chat-qlora")
+        job = self.job(tmp_path, "chat-qlora")
         job.body["peft"] |= {"quantization": {"bits": 8}}
         job.body["training"] |= {"optim": "adamw_torch"}
         job.body["resources"] |= {"gpus": 0}
@@ -215,6 +223,6 @@ class TestConversations:
         ],
     )
     def test_preferences(self, tmp_path: Path, name: str, metric: str) -> None:
-        result = self.finished(self.of(tmp_path, name, max_length=1024))  # of bytes
+        result = self.finished(self.job(tmp_path, name, max_length=1024))  # of bytes
         assert result.metric_for_best_model in (metric, f"eval_{metric}")
         assert 0 <= result.metrics[f"eval_{metric}"] <= 1

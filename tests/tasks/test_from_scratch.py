@@ -9,7 +9,7 @@ import transformers
 from service.contract.failures import FailureCode, StageError
 from tests.support.models import minilm_dir, save_tiny_gpt2
 from tests.tasks.stages import StagedJob, write_rows
-from tests.training.support import PLAIN, fails_with
+from tests.training.support.jobs import PLAIN, fails_with
 
 OVERRIDES = {"n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": 32}
 

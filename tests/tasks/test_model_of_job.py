@@ -9,19 +9,21 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from service.contract.events import Notice
 from service.contract.failures import FailureCode
-from service.contract.spec import JobSpec
-from service.contract.stages import BaseJob, TrainResult
+from service.contract.spec.spec import JobSpec
+from service.contract.stage.events import Notice
+from service.contract.stage.stages import BaseJob, TrainResult
 from service.contract.states import Stage
 from tests.support.models import save_tiny_bert
 from tests.tasks.samples import QUESTION, TEXT
 from tests.tasks.stages import StagedJob, job_of
-from tests.training.support import Recorder, fails_with
+from tests.training.support.jobs import Recorder, fails_with
 from worker.publishing import hub_repository, model_card
-from worker.stages import prepare
+from worker.stages.prepare import stage
 from worker.supervision import base_job
 from worker.training.checkpointing import weights
+
+pytestmark = pytest.mark.usefixtures("trainings")
 
 BASE = "job-00aa"
 TRAINING = {"max_steps": 3, "save_steps": 1, "learning_rate": 1e-2}
@@ -57,7 +59,7 @@ def begun_with(
     staged.body |= sections
     request = staged.request(Stage.PREPARE, attempt=1).model_copy(update={"base_job": base})
     recorder = Recorder()
-    staged.prepared = prepare.main(request, recorder)  # type: ignore[arg-type]
+    staged.prepared = stage.main(request, recorder)  # type: ignore[arg-type]
     staged.notices = recorder.events
     return staged
 
@@ -77,8 +79,8 @@ class TestBegin:
         assert weights.readlink() == corpus.output(result) / weights.name
         assert job.prepared.base_job is not None
         assert job.prepared.base_job.name == "org/bert"
-        told = [event for event in job.notices if isinstance(event, Notice)]
-        assert told[0].message == f"Starts from the finished model of {BASE}"
+        notices = [event for event in job.notices if isinstance(event, Notice)]
+        assert notices[0].message == f"Starts from the finished model of {BASE}"
         trained, recorder = job.train()
         assert trained.steps == 3
         assert any("qa_outputs" in str(event.data) for event in recorder.of(Notice))
@@ -133,7 +135,7 @@ class TestBegin:
         other = job.prepared.base_job.model_copy(update={"sha256": "b" * 64})
         request = job.request(Stage.PREPARE, attempt=3).model_copy(update={"base_job": other})
         with fails_with(FailureCode.DATA_CHANGED, "not the one that this job began with"):
-            prepare.main(request, Recorder())  # type: ignore[arg-type]
+            stage.main(request, Recorder())  # type: ignore[arg-type]
 
 
 class TestNames:

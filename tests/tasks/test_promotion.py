@@ -7,12 +7,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from service.contract.events import ArtifactWritten, CheckpointSaved, Metric, Progress
-from service.contract.stages import TrainResult
+from service.contract.stage.events import ArtifactWritten, CheckpointSaved, Metric, Progress
+from service.contract.stage.stages import TrainResult
 from tests.support.models import save_tiny_bert
 from tests.tasks.samples import LABELLED
 from tests.tasks.stages import StagedJob, job_of
-from tests.training.support import Recorder, run
+from tests.training.support.jobs import Recorder, run
+
+pytestmark = pytest.mark.usefixtures("trainings")
 
 Trained = tuple[StagedJob, TrainResult, Recorder]
 TRAINING = {

@@ -11,6 +11,8 @@ from tests.tasks.stages import job_of
 from worker.publishing import hub_repository
 from worker.tasks import registry
 
+pytestmark = pytest.mark.usefixtures("trainings")
+
 # Tied weights, heads of their own, labels in the configuration, settings for generation.
 NAMES = (
     *("causal-lm", "masked-lm", "summarization", "question-answering/beam-search"),

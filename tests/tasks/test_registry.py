@@ -1,12 +1,13 @@
 import pytest
 
-from service.contract.chat import ChatSpec
-from service.contract.parameters import CausalLMSpec, MaskedLMSpec, QuestionAnsweringSpec
-from service.contract.preference import PreferenceSpec
-from service.contract.tasks import TASKS
+from service.contract.tasks.chat import ChatSpec
+from service.contract.tasks.parameters import CausalLMSpec, MaskedLMSpec, QuestionAnsweringSpec
+from service.contract.tasks.preference import PreferenceSpec
+from service.contract.tasks.tasks import TASKS
 from worker.tasks import registry
 from worker.tasks.row_checks import ROW_CHECKS
 
+CHAT = {"messages", "tools", "prompt", "input_ids", "trained", "without_thinking"}
 # What the cleaned rows of each task hold, and what a training row must bring.
 SCHEMAS = {
     "question-answering": {"id", "question", "context", "answers"},
@@ -18,9 +19,9 @@ SCHEMAS = {
     "summarization": {"source", "target"},
     "translation": {"source", "target"},
     "preference": {"messages", "tools", "prompt", "labels", "form", "input_ids", "start"},
-    "preference/text-generation": {"messages", "tools", "prompt", "input_ids", "trained"},
+    "preference/text-generation": CHAT,
     "reward": {"messages", "tools", "prompt", "labels", "form", "input_ids", "start", "margin"},
-    "chat": {"messages", "tools", "prompt", "input_ids", "trained"},
+    "chat": CHAT,
 }
 REQUIRED = {
     "question-answering": ("question", "context", "answers"),

@@ -4,17 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from service.contract.events import Notice
 from service.contract.failures import FailureCode
-from service.contract.stages import ResumeSource, TrainResult
+from service.contract.stage.events import Notice
+from service.contract.stage.stages import ResumeSource, TrainResult
 from service.contract.states import Stage
 from tests.support.models import save_tiny_bert
 from tests.tasks.samples import TEXT
 from tests.tasks.stages import StagedJob, job_of, write_rows
-from tests.training.support import Recorder, fails_with, run
+from tests.training.support.jobs import Recorder, fails_with, run
 from worker.publishing import model_card
-from worker.stages import prepare
+from worker.stages.prepare import stage
 from worker.storage import atomic_dir
+
+pytestmark = pytest.mark.usefixtures("trainings")
 
 BASE = "job-00aa"
 TRAINING = {"max_steps": 4, "save_steps": 1, "learning_rate": 1e-2}
@@ -47,7 +49,7 @@ def source(job: StagedJob, step: int) -> ResumeSource:
 def prepared(job: StagedJob, taken: ResumeSource) -> Recorder:
     recorder = Recorder()
     request = job.request(Stage.PREPARE, attempt=1).model_copy(update={"resume_source": taken})
-    job.prepared = prepare.main(request, recorder)  # type: ignore[arg-type]
+    job.prepared = stage.main(request, recorder)  # type: ignore[arg-type]
     return recorder
 
 
@@ -55,8 +57,8 @@ def test_the_new_job_ends_as_the_other_one(tmp_path: Path, first: Trained) -> No
     other, whole = first
     job = StagedJob(tmp_path, other.body)
     recorder = prepared(job, source(other, 2))
-    told = [event.message for event in recorder.of(Notice)]
-    assert f"Resumes from the checkpoint of step 2 of {BASE}" in told
+    messages = [event.message for event in recorder.of(Notice)]
+    assert f"Resumes from the checkpoint of step 2 of {BASE}" in messages
     taken = job.prepared.resume_source
     assert taken is not None
     assert taken.folder == job.workspace / "attempts" / "1" / "resume_from" / "2"

@@ -1,4 +1,4 @@
-"""Tokenizers in Python: accepted where nobody asks which characters a token stands for."""
+"""Tokenizers in Python: accepted for tasks that do not need the characters of a token."""
 
 import json
 import shutil
@@ -11,8 +11,8 @@ from transformers import AutoTokenizer
 from service.contract.failures import FailureCode
 from tests.support.models import save_tiny_bert, save_tiny_ctrl
 from tests.tasks.stages import StagedJob, job_of
-from tests.training.support import PLAIN, fails_with
-from worker.stages.tokenizer_identity import tokenizer_identity
+from tests.training.support.jobs import PLAIN, fails_with
+from worker.stages.prepare.tokenizer_identity import tokenizer_identity
 
 TEXTS = ["the report of the water board was read by all", "who were there in the morning"] * 12
 
@@ -67,7 +67,7 @@ class TestWhereItMustBeFast:
             ),
         ],
     )
-    def test_the_refusal_says_why(
+    def test_the_refusal_explains_why(
         self, tmp_path: Path, ctrl: Path, task: dict[str, Any], needs: str
     ) -> None:
         bert = save_tiny_bert(tmp_path / "bert")

@@ -8,13 +8,13 @@ import torch
 from transformers.trainer_pt_utils import LabelSmoother
 
 from service.contract.failures import FailureCode
-from tests.training.support import fails_with
+from tests.training.support.jobs import fails_with
 from worker.tasks.classification.text import TextClassificationObjective
 from worker.tasks.classification.token import TokenClassificationObjective
 from worker.tasks.language_modeling.causal_lm import CausalLMObjective
 from worker.tasks.language_modeling.masked_lm import MaskedLMObjective
 from worker.tasks.seq2seq.base import Seq2SeqObjective
-from worker.training import label_smoothing
+from worker.training.loss import label_smoothing
 
 
 class TestLabelSmoothing:

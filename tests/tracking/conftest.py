@@ -7,21 +7,21 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
-from service.contract.events import ArtifactWritten, Metric, StageEvent
-from service.contract.stages import PrepareResult
-from service.store import history
-from service.store.claims import Claim
+from service.contract.stage.events import ArtifactWritten, Metric, StageEvent
+from service.contract.stage.stages import PrepareResult
 from service.store.database import Database, db_now
-from service.store.models import JobRow
-from tests.support import mlflow_server
+from service.store.jobs import attempt_reports
+from service.store.jobs.claims import Claim
+from service.store.tables.jobs import JobRow
 from tests.support.factories import claim_job, make_job
-from tests.support.job_rows import get, put
+from tests.support.servers import mlflow_server
+from tests.support.store.job_rows import get, put
 from worker.tracking.shipper import BackgroundShipper, sync
 from worker.tracking.trackers import MlflowTracker, NullTracker
 
 
 @pytest.fixture(scope="session")
-def mlflow_uri() -> str:
+def mlflow_uri(processes: None) -> str:
     """Of a server that allows what the service needs, and no more."""
     return mlflow_server.shared_guarded_uri()
 
@@ -67,7 +67,7 @@ class Job:
 
     def record(self, *events: StageEvent) -> None:
         with self.database.write() as session:
-            assert history.record(session, self.id, self.claim.epoch, events) is not None
+            assert attempt_reports.record(session, self.id, self.claim.epoch, events) is not None
 
     @property
     def row(self) -> JobRow:

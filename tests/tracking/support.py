@@ -4,7 +4,7 @@ from typing import Any
 
 from sqlalchemy import select
 
-from service.store.models import MetricRow
+from service.store.tables.jobs import MetricRow
 from tests.tracking.conftest import Job
 
 TRAINED = {

@@ -3,6 +3,10 @@
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.usefixtures("processes")
+
 
 def _modules_after(code: str) -> set[str]:
     program = f"{code}\nimport sys\nprint(' '.join({{name.split('.')[0] for name in sys.modules}}))"
@@ -25,5 +29,5 @@ class TestFreshProcess:
         assert modules.isdisjoint({"torch", "transformers", "accelerate", "datasets"})
 
     def test_publishing_brings_no_sql_and_no_torch(self) -> None:
-        modules = _modules_after("import worker.stages.publish")
+        modules = _modules_after("import worker.stages.publish.stage")
         assert modules.isdisjoint({"sqlalchemy", "celery", "redis", "torch", "mlflow"})

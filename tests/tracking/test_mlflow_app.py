@@ -8,8 +8,8 @@ import httpx
 import psutil
 import pytest
 
-from service import own_packages
-from tests.support import mlflow_server
+from service.system import own_packages
+from tests.support.servers import mlflow_server
 
 _API = "/api/2.0/mlflow"
 
@@ -17,7 +17,7 @@ _API = "/api/2.0/mlflow"
 @pytest.fixture
 def mlflow(mlflow_uri: str) -> Iterator[httpx.Client]:
     headers = {"Authorization": f"Bearer {mlflow_server.TOKEN}"}
-    with httpx.Client(base_url=mlflow_uri, headers=headers, timeout=30) as client:
+    with httpx.Client(base_url=mlflow_uri, headers=headers, timeout=30, verify=False) as client:
         yield client
 
 

@@ -8,12 +8,14 @@ from service.contract.search.spec import SearchSpec
 from service.jobs import commands
 from service.searches import commands as search_commands
 from service.settings import Settings
-from service.store import mlflow_removals, retention, searches
 from service.store.database import Database
-from service.store.owner_models import DEFAULT_PROJECT
+from service.store.files import retention
 from service.store.scope import EVERYTHING
+from service.store.searches import state
+from service.store.tables.projects import DEFAULT_PROJECT
+from service.store.tracking import removals
 from tests.searches.simulated_worker import search_spec
-from tests.support import shared_servers
+from tests.support.servers import shared_servers
 from tests.tracking.conftest import Job, MakeJob
 from tests.tracking.support import TRAINED, train
 from worker.tracking import run_removal
@@ -49,7 +51,7 @@ def finish(job: Job) -> str:
 
 def waiting(database: Database) -> list[str]:
     with database.read() as session:
-        return mlflow_removals.due(session, 10)
+        return removals.due(session, 10)
 
 
 class TestDeletedJob:
@@ -76,7 +78,7 @@ class TestDeletedJob:
         assert stored_bytes(run_id) > _WEIGHTS
         assert waiting(job.database) == []  # for some seconds
         with job.database.write() as session:
-            mlflow_removals.postpone(session, [run_id], -1)
+            removals.postpone(session, [run_id], -1)
         assert waiting(job.database) == [run_id]
         run_removal.remove(job.database, job.tracker, settings, run_id)
         assert stored_bytes(run_id) == 0
@@ -95,7 +97,7 @@ class TestDeletedJob:
         assert job.client.get_run(run_id).info.lifecycle_stage == stage
         assert (stored_bytes(run_id) > 0) is has_files
         with job.database.read() as session:
-            assert mlflow_removals.load(session, run_id) is None
+            assert removals.load(session, run_id) is None
 
     def test_a_registered_version_keeps_its_model(
         self, make: MakeJob, tmp_path: Path, settings: Settings
@@ -106,13 +108,13 @@ class TestDeletedJob:
         run_removal.remove(job.database, job.tracker, settings, run_id)
         assert stored_bytes(run_id) == _WEIGHTS + 6
         with job.database.read() as session:  # looked at again tomorrow
-            assert mlflow_removals.load(session, run_id) is not None
+            assert removals.load(session, run_id) is not None
         assert waiting(job.database) == []
 
     def test_a_run_that_a_user_has_removed(self, job: Job, settings: Settings) -> None:
         unknown = "0" * 32
         with job.database.write() as session:
-            mlflow_removals.schedule(session, unknown, is_final=True)
+            removals.schedule(session, unknown, is_final=True)
         run_removal.remove(job.database, job.tracker, settings, unknown)
         assert waiting(job.database) == []
 
@@ -122,7 +124,7 @@ class TestDeletedJob:
         commands.delete(job.database, settings, EVERYTHING, job.id)
         assert waiting(job.database) == []
         with job.database.read() as session:
-            assert mlflow_removals.load(session, run_id) is not None
+            assert removals.load(session, run_id) is not None
 
 
 class TestRetention:
@@ -154,7 +156,7 @@ class TestSearch:
         search_id = search_commands.submit(database, DEFAULT_PROJECT, spec).search_id
         search_commands.cancel(database, EVERYTHING, search_id)
         with database.write() as session:
-            row = searches.lock(session, EVERYTHING, search_id)
+            row = state.lock(session, EVERYTHING, search_id)
             row.mlflow_run_id, row.tracking_final = "a1", True
         search_commands.delete(database, settings, EVERYTHING, search_id)
         assert waiting(database) == ["a1"]

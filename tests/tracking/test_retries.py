@@ -3,18 +3,18 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from service.contract.events import Metric
 from service.contract.failures import Failure, FailureCode
+from service.contract.stage.events import Metric
 from service.contract.states import Stage
-from service.store import endings, jobs, user_actions
-from service.store.endings import Ending
+from service.store.jobs import endings, state, user_actions
+from service.store.jobs.endings import Ending
 from service.store.scope import EVERYTHING
 from tests.support.factories import POLICY, claim_job
 from tests.tracking.conftest import PREPARED, Job
 from tests.tracking.support import TRAINED, expected_points, shipped_points, train
 from worker.tracking.trackers import Description, MlflowTracker, Point, RunStatus
 
-REFUSED = Failure.of(FailureCode.HUB_FORBIDDEN, "Not your namespace")
+REFUSED = Failure.from_code(FailureCode.HUB_FORBIDDEN, "Not your namespace")
 
 
 def end(job: Job, ending: Ending) -> None:
@@ -28,14 +28,14 @@ def go_on(job: Job) -> None:
 
 def retry(job: Job) -> None:
     with job.database.write() as session:
-        row = jobs.lock(session, EVERYTHING, job.id)
+        row = state.lock(session, EVERYTHING, job.id)
         assert row is not None
         user_actions.retry(session, row, Stage(row.stage), [])
 
 
 def delete(job: Job) -> None:
     with job.database.write() as session:
-        row = jobs.lock(session, EVERYTHING, job.id)
+        row = state.lock(session, EVERYTHING, job.id)
         assert row is not None
         user_actions.remove(session, row)
 
@@ -89,7 +89,7 @@ class TestRetry:
         end(job, Ending.finished(PREPARED.model_dump(mode="json")))
         go_on(job)
         train(job, range(1, 10))
-        end(job, Ending.failed(Failure.of(FailureCode.OUT_OF_MEMORY, "too big")))
+        end(job, Ending.failed(Failure.from_code(FailureCode.OUT_OF_MEMORY, "too big")))
         assert job.ship()
         retry(job)
         go_on(job)

@@ -10,10 +10,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from service import __version__
-from service.store import jobs
-from service.store.database import Database
-from service.store.models import FileRow
-from service.store.tracking import load
+from service.store.database import Database, clock
+from service.store.tables.files import FileRow
+from service.store.tracking.jobs import load
 from tests.support.factories import make_spec
 from tests.tracking.conftest import PREPARED, Job, MakeJob
 from tests.tracking.support import TRAINED, train
@@ -25,11 +24,11 @@ FILES = {"file-1": "train.csv", "file-2": "dev`1.csv", "file-3": "test.csv"}
 
 
 def uploaded(database: Database, make: MakeJob, **spec: Any) -> Job:
-    """A job with three uploads, one of which is unknown by now."""
+    """A job with three uploads; one of them is unknown by now."""
     with database.write() as session:
         for number, (file_id, name) in enumerate(list(FILES.items())[:2]):
             row = FileRow(id=file_id, filename=name, purpose="f", bytes=1)
-            row.sha256, row.created_at = str(number) * 64, jobs.clock(session)
+            row.sha256, row.created_at = str(number) * 64, clock(session)
             session.add(row)
     data = {
         "source": "upload",
@@ -132,7 +131,7 @@ class TestOrigin:
         assert tags["mlflow.source.name"] == f"finetune {__version__}, {job.id}"
         assert tags["mlflow.source.type"] == "LOCAL"
 
-    def test_the_job_says_its_user(self, database: Database, make: MakeJob) -> None:
+    def test_the_job_shows_its_user(self, database: Database, make: MakeJob) -> None:
         job = uploaded(
             database,
             make,

@@ -11,17 +11,18 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
-from chaos.weather import Weather, WeatherProxy
+from chaos.faults.weather import Weather, WeatherProxy
 from service.searches import commands
 from service.settings import Settings
-from service.store import search_tracking, searches
 from service.store.database import Database, db_now
-from service.store.models import SearchRow
 from service.store.scope import EVERYTHING
+from service.store.searches import state
+from service.store.tables.searches import SearchRow
+from service.store.tracking import searches as search_tracking
 from tests.searches.conftest import Bench
 from tests.searches.simulated_worker import missing_column, search_spec
-from tests.support.databases import on_both
-from tests.support.services import free_port
+from tests.support.servers.services import free_port
+from tests.support.store.databases import on_both
 from tests.support.threads import at_once
 from worker.tracking import search_shipper, shipper
 from worker.tracking.search_content import Progress, own_tags
@@ -66,7 +67,7 @@ class Search:
 
     def update(self, **values: object) -> None:
         with self.database.write() as session:
-            row = searches.get(session, EVERYTHING, self.id)
+            row = state.get(session, EVERYTHING, self.id)
             for name, value in values.items():
                 setattr(row, name, value)
 
@@ -186,7 +187,7 @@ class TestRun:
         assert search.row.tracking_final
         assert search.runs == []
 
-    def test_cancelled_with_a_run_that_nobody_noted(self, search: Search) -> None:
+    def test_cancelled_with_a_run_that_was_not_noted(self, search: Search) -> None:
         search.submit()
         search.tracker.create(search.new_run())
         commands.cancel(search.database, EVERYTHING, search.id)

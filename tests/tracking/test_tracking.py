@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from chaos.weather import Weather, WeatherProxy
+from chaos.faults.weather import Weather, WeatherProxy
 from service.settings import Settings
-from service.store import tracking as store
 from service.store.database import db_now
-from tests.support.databases import on_both
-from tests.support.services import free_port, wait_until
+from service.store.tracking import jobs as store
+from tests.support.servers.services import free_port, wait_until
+from tests.support.store.databases import on_both
 from tests.support.threads import at_once
 from tests.tracking.conftest import PREPARED, Job, MakeJob
 from tests.tracking.support import TRAINED, expected_points, shipped_points, train
@@ -291,7 +291,7 @@ class TestEnd:
         assert job.runs == []
         assert job.row.tracking_final is True
 
-    def test_cancelled_with_a_run_that_nobody_noted(self, job: Job) -> None:
+    def test_cancelled_with_a_run_that_was_not_noted(self, job: Job) -> None:
         job.tracker.create(NewRun(job.experiment, "lost", {JOB_ID_TAG: job.id}, job.row.created_at))
         job.end("cancelled")
         assert job.ship()
@@ -380,7 +380,7 @@ class TestAway:
     def _ended_ago(self, job: Job, seconds: float) -> None:
         job.update(ended_at=db_now(-seconds))
 
-    def test_a_silent_server_blocks_nobody(self, job: Job) -> None:
+    def test_a_silent_server_blocks_nothing(self, job: Job) -> None:
         with socket.socket() as silent:
             silent.bind(("127.0.0.1", 0))
             silent.listen()

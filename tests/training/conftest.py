@@ -6,11 +6,11 @@ import pytest
 from transformers import AttentionMaskInterface, masking_utils
 from transformers.masking_utils import sdpa_mask
 
-from tests.training.support import PLAIN, Job, TinyTask
-from tests.training.support import one_thread as one_thread
+from tests.training.support.jobs import PLAIN, Job, TinyTask
+from tests.training.support.jobs import one_thread as one_thread
 from worker.tasks import registry
-from worker.training import rng
 from worker.training.kernels import attention_masks
+from worker.training.reproducibility import rng
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def own_masks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def make_job(tmp_path: Path) -> Callable[..., Job]:
+def make_job(tmp_path: Path, trainings: None) -> Callable[..., Job]:
     made = iter(range(100))
 
     def make(**training: Any) -> Job:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from service.contract.events import Metric
-from tests.training.reference_trainer import run_both
-from tests.training.support import Job
+from service.contract.stage.events import Metric
+from tests.training.support.jobs import Job
+from tests.training.support.reference_trainer import run_both
 
 
 def _new_bests(log: list[dict[str, Any]]) -> set[int]:
@@ -85,10 +85,16 @@ class TestNumbers:
         assert epochs == pytest.approx([entry["epoch"] for entry in steps.values()], abs=1e-4)
 
 
-MOMENTS = [
-    {"max_steps": 10, "logging_steps": 3, "eval_strategy": "steps", "save_steps": 4},
+MOMENTS: list[Any] = [
+    pytest.param(
+        {"max_steps": 10, "logging_steps": 3, "eval_strategy": "steps", "save_steps": 4},
+        marks=pytest.mark.heavy,
+    ),
     {"max_steps": 10, "logging_steps": 0.25, "eval_strategy": "steps", "save_steps": 0.35},
-    {"max_steps": 9, "eval_strategy": "steps", "eval_steps": 3, "save_strategy": "epoch"},
+    pytest.param(
+        {"max_steps": 9, "eval_strategy": "steps", "eval_steps": 3, "save_strategy": "epoch"},
+        marks=pytest.mark.heavy,
+    ),
     {"max_steps": 4, "logging_first_step": True, "logging_strategy": "no", "save_strategy": "no"},
     {
         "num_train_epochs": 2.5,

@@ -8,9 +8,9 @@ import torch
 import transformers
 
 from service.contract.failures import FailureCode
-from service.contract.training import TrainingSpec
-from tests.training.factories import spec_of, tiny_bert
-from tests.training.support import fails_with
+from service.contract.spec.training import TrainingSpec
+from tests.training.support.factories import spec_of, tiny_bert
+from tests.training.support.jobs import fails_with
 from worker.training import build
 
 

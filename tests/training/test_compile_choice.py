@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from service.contract import prepared_data
-from service.contract.events import Notice
-from service.contract.stages import StageRequest, TrainResult
+from service.contract.stage import prepared_data
+from service.contract.stage.events import Notice
+from service.contract.stage.stages import StageRequest, TrainResult
 from tests.contract.factories import job_spec
-from tests.training.support import Job, Killed, Recorder, rows, run
+from tests.training.support.jobs import Job, Killed, Recorder, rows, run
 from worker.training import compile_choice
 from worker.training.checkpointing import state
 
@@ -92,9 +92,9 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
     return made
 
 
-def told(recorder: Recorder) -> list[str]:
-    notices = [each.message for each in recorder.events if isinstance(each, Notice)]
-    return [each for each in notices if "layers" in each]
+def messages(recorder: Recorder) -> list[str]:
+    found = [each.message for each in recorder.events if isinstance(each, Notice)]
+    return [each for each in found if "layers" in each]
 
 
 def chosen(request: StageRequest) -> Any:
@@ -122,7 +122,7 @@ def assert_same(one: tuple[TrainResult, Recorder], other: tuple[TrainResult, Rec
         assert one[1].train_values(name) == other[1].train_values(name)
 
 
-def test_a_measurement_that_says_no_leaves_no_trace(
+def test_a_slower_measurement_leaves_no_trace(
     make: Make, plain: tuple[TrainResult, Recorder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With torch's own tracing of the layers, dropout and all."""
@@ -130,7 +130,7 @@ def test_a_measurement_that_says_no_leaves_no_trace(
     request = make()
     found = run(request)
     assert_same(found, plain)
-    assert told(found[1]) == [
+    assert messages(found[1]) == [
         "Measuring whether compiled layers are faster",
         "The layers stay as they are: a batch takes 1.0000 s plain and 0.9600 s compiled",
     ]
@@ -149,7 +149,10 @@ def test_faster_layers_are_compiled_and_stay_so_when_resumed(
     request = make()
     found = run(request)
     assert_same(found, plain)  # this back end computes what the layers do
-    assert "The layers are compiled: a batch takes 1.0000 s plain and 0.5000 s" in told(found[1])[1]
+    assert (
+        "The layers are compiled: a batch takes 1.0000 s plain and 0.5000 s"
+        in messages(found[1])[1]
+    )
     assert chosen(request) is True
     assert len(compiler.layers) == 4
 
@@ -174,7 +177,7 @@ def test_the_next_job_of_the_kind_measures_nothing(
     assert kept(request) is True
     compiler.layers.clear()
     _, recorder = run(make())
-    assert told(recorder) == [
+    assert messages(recorder) == [
         "The layers are compiled: an earlier job of this kind has measured that it is faster"
     ]
     assert len(compiler.layers) == 2
@@ -187,7 +190,7 @@ def test_layers_that_compute_something_else_are_left_out(
     request = make()
     found = run(request)
     assert_same(found, plain)
-    assert told(found[1])[1].startswith(
+    assert messages(found[1])[1].startswith(
         "The layers are not compiled: ArithmeticError: their gradients are "
     )
     assert chosen(request) is False
@@ -200,7 +203,7 @@ def test_a_compiler_that_fails_ends_no_training(
     compiler.fails = RuntimeError("raised:\nno C compiler" + 400 * "!")
     found = run(make())
     assert_same(found, plain)
-    [_, why] = told(found[1])
+    [_, why] = messages(found[1])
     assert why.startswith("The layers are not compiled: RuntimeError: raised: no C compiler!!!")
     assert len(why) < 400
 
@@ -211,7 +214,7 @@ def test_one_that_takes_too_long_is_given_up(
     monkeypatch.setattr(compile_choice, "_MOST_SECONDS", -1.0)
     found = run(make())
     assert_same(found, plain)
-    assert told(found[1]) == ["Whether compiled layers are faster was not measured: no verdict "
+    assert messages(found[1]) == ["Whether compiled layers are faster was not measured: no verdict "
                               "after -1 s"]  # fmt: skip
 
 
@@ -225,7 +228,7 @@ def test_an_attempt_that_dies_measuring_is_the_last_to_measure(
     compiler.fails = None
     request = make(2)
     _, recorder = run(request)
-    assert told(recorder) == []
+    assert messages(recorder) == []
     assert compiler.layers == []
     assert chosen(request) is False
 
@@ -238,7 +241,7 @@ def test_a_short_training_is_not_measured(
     request = make()
     found = run(request)
     assert_same(found, plain)
-    assert told(found[1]) == []
+    assert messages(found[1]) == []
     assert not list((request.cache_dir / prepared_data.COMPILED).glob("*verdict*"))
 
 
@@ -274,7 +277,7 @@ class TestWhenItIsMeasured:
         training = request.spec.training.model_copy(update={"padding_free": True})
         spec = request.spec.model_copy(update={"training": training})
         _, recorder = run(request.model_copy(update={"spec": spec}))
-        assert told(recorder) == []
+        assert messages(recorder) == []
         assert compiler.layers == []
 
     @pytest.mark.parametrize(

@@ -2,21 +2,19 @@
 threads of an operation and of its gradient."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
-from tests.training.support import Job
+import pytest
 
-PROGRAM = """
-import json, os, sys
-from pathlib import Path
+from tests.stages.support import Forks
+from tests.training.support.jobs import Job
+
+# In a process for each, as threads keep what they were started with.
+MEASURED = """
+import json
 import torch
-from tests.training import support
-from worker.stages import train
-from worker.stages.base import run_stage
+from tests.training.support import jobs
+from worker.stages.train import stage
 from worker.training import build
 
 def counts():
@@ -26,41 +24,34 @@ def counts():
     (large * 1e-20 * 1e-20).sum().backward()
     return [int(torch.count_nonzero(one)) for one in (product, large.grad)]
 
-class Measured(support.TinyObjective):
+class Measured(jobs.TinyObjective):
     def loss_sum(self, model, batch):
         found = {"kept": counts(), "threads": torch.get_num_threads()}
-        Path(found_file).write_text(json.dumps(found))
+        (request.workspace / "found.json").write_text(json.dumps(found))
         return super().loss_sum(model, batch)
 
-support.TinyObjective = Measured
-support.use_tiny_task()
-as_in_a_job, as_it_is = sys.argv[2:]
-# A process for each, as threads keep what they were started with; the imports are made once.
-child = os.fork()
-if child == 0:
-    build.flush_denormals = lambda: None
-    found_file = as_it_is
-    run_stage(train.main)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-found_file = as_in_a_job
-run_stage(train.main)
+jobs.TinyObjective = Measured
+jobs.use_tiny_task()
 """
+AS_IN_A_JOB = MEASURED + "stage.main(request, channel)"
+AS_IT_IS = MEASURED + "build.flush_denormals = lambda: None\nstage.main(request, channel)"
 
 
-def test_in_every_thread_of_a_training(make_job: Callable[..., Job], tmp_path: Path) -> None:
-    request = make_job(max_steps=1, save_strategy="no").request()
+@pytest.mark.usefixtures("processes")
+@pytest.mark.parametrize(
+    ("body", "kept"),
+    [(AS_IN_A_JOB, [0, 0]), (AS_IT_IS, [1 << 20, 1 << 20])],
+    ids=["as in a job", "as it is"],
+)
+def test_in_every_thread_of_a_training(
+    make_job: Callable[..., Job], body: str, kept: list[int]
+) -> None:
+    job = make_job(max_steps=1, save_strategy="no")
+    request = job.request()
+    (request.attempt_dir / "body.py").write_text(body)
     path = request.attempt_dir / "request.json"
     path.write_text(request.model_dump_json())
-    found = [tmp_path / name for name in ("as in a job", "as it is")]
-    with Path(os.devnull).open("w") as events:
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, str(path), *map(str, found)],
-            env={**os.environ, "FINETUNE_EVENT_FD": str(events.fileno())},
-            pass_fds=[events.fileno()],
-            capture_output=True,
-            text=True,
-        )
-    assert done.returncode == 0, done.stderr
-    flushed, kept = (json.loads(file.read_text()) for file in found)
-    assert flushed == {"threads": 3, "kept": [0, 0]}
-    assert kept == {"threads": 3, "kept": [1 << 20, 1 << 20]}
+    ended = Forks("tests.stages.body_stage", job.home / "hub").run(path)
+    assert ended.status == 0, ended.log
+    found = json.loads((job.workspace / "found.json").read_text())
+    assert found == {"threads": 3, "kept": kept}

@@ -4,11 +4,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from chaos.checker import is_free
-from tests.support.services import wait_until
+import pytest
+
+from chaos.checks.checker import is_free
+from tests.support.servers.services import wait_until
 from worker.training import device_lock
 
-# Forks as a data loader does, says so, and ends; its fork lives on until its input is closed.
+# Forks as a data loader does, reports it, and ends; its fork lives on until its input is closed.
 _TRAINER = """
 import os, sys
 from pathlib import Path
@@ -19,6 +21,7 @@ if os.fork() == 0:
 """
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_cpu_is_held_until_the_last_fork_has_ended(tmp_path: Path) -> None:
     folder = tmp_path / "devices"
     with subprocess.Popen(

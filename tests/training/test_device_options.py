@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file
 
 from service.contract.failures import FailureCode, StageError
-from service.contract.training import TrainingSpec
-from tests.training.factories import spec_of
-from tests.training.support import Job, fails_with, rows, run
+from service.contract.spec.training import TrainingSpec
+from tests.training.support.factories import spec_of
+from tests.training.support.jobs import Job, fails_with, rows, run
 from worker.training import build, flops, loop
 
 SHORT: dict[str, Any] = {"max_steps": 4, "save_strategy": "no"}
@@ -96,7 +96,9 @@ class TestCompile:
         """With the back end that runs the traced graph as it is, to need no compiler here."""
         monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "that of all")
         torch.compiler.reset()
-        options = {**SHORT, "dropout": 0.0, "eval_strategy": "epoch", "validation": rows(5)}
+        # Of one size, as each other one is compiled by itself.
+        data = {"train": rows(16, length=12), "validation": rows(8, length=12)}
+        options = {**SHORT, "dropout": 0.0, "eval_strategy": "epoch", **data}
         before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
         job = make_job(**options, torch_compile_backend="eager")
         compiled, recorder = run(job.request())

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from service.contract.failures import FailureCode
-from tests.training.support import Job, fails_with, run
+from tests.training.support.jobs import Job, fails_with, run
 from worker.training import loop
 from worker.training.checkpointing import state
 from worker.training.distributed.ranks import Ranks
@@ -45,18 +45,18 @@ class TestChoose:
 class TestCheckpoints:
     @pytest.fixture
     def found(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        """What each training was told, of a choice that comes out differently each time."""
-        said: list[str] = []
+        """What each training chose when each measurement gives another result."""
+        choices: list[str] = []
         measured: Iterator[str] = iter(["first", "second"])
         train = loop.train
 
         def choosing(training: TrainingRun) -> loop.Outcome:
             paths = training.state.fast_paths
-            said.append(paths.choose("path", lambda: next(measured)))
+            choices.append(paths.choose("path", lambda: next(measured)))
             return train(training)
 
         monkeypatch.setattr(loop, "train", choosing)
-        return said
+        return choices
 
     def test_hold_what_was_chosen(self, make_job: Callable[..., Job], found: list[str]) -> None:
         job = make_job(**OPTIONS)
@@ -68,7 +68,9 @@ class TestCheckpoints:
         assert state.read_progress(again)["fast_paths"]["path"] == "first"
         assert found == ["first", "first"]
 
-    def test_that_are_damaged_say_so(self, make_job: Callable[..., Job], found: list[str]) -> None:
+    def test_that_are_damaged_are_reported(
+        self, make_job: Callable[..., Job], found: list[str]
+    ) -> None:
         job = make_job(**OPTIONS)
         run(job.request(1))
         kept = job.checkpoint(2)

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from service.contract.failures import Failure, FailureCode, StageError
-from service.contract.stages import StageRequest
+from service.contract.stage.stages import StageRequest
 from service.contract.states import Stage
 from tests.contract.factories import job_spec
-from worker.stages import train
 from worker.stages.base import Channel
+from worker.stages.train import stage
 from worker.training import gpu_check
 
 IS_CPU_BUILD = torch.version.cuda is None
@@ -28,7 +28,7 @@ NO_IMAGE = "CUDA error: no kernel image is available for execution on the device
 
 
 class Cuda:
-    """CUDA that starts and shows `count` devices, each of which computes on the CPU."""
+    """CUDA that starts and shows `count` devices, which compute on the CPU."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class TestThisTorch:
         )
         reader, writer = os.pipe()
         with os.fdopen(reader), os.fdopen(writer, "w"), pytest.raises(StageError) as caught:
-            train.main(request, Channel(writer))
+            stage.main(request, Channel(writer))
         assert caught.value.failure.code is FailureCode.DEVICE_ERROR
         assert list(tmp_path.iterdir()) == []
 

@@ -14,13 +14,13 @@ import transformers
 from transformers import masking_utils
 from transformers.masking_utils import sdpa_mask
 
-from service.contract.events import Notice
+from service.contract.stage.events import Notice
 from tests.data.squad_sample import squad_rows
-from tests.fakes import packed_kernels
-from tests.fakes.packed_kernels import PackedKernels
+from tests.support.gpus import packed_kernels
+from tests.support.gpus.packed_kernels import PackedKernels
 from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_llama, save_tiny_t5
 from tests.tasks.stages import StagedJob, job_of
-from tests.training.host_reads import HostReadError, HostReads, HostReadsOnGPU
+from tests.training.support.host_reads import HostReadError, HostReads, HostReadsOnGPU
 from worker.tasks import registry
 from worker.tasks.language_modeling.causal_lm import CausalLM
 from worker.training import build

@@ -9,13 +9,14 @@ import pytest
 import torch
 import transformers
 
-from service.contract.events import CheckpointSaved, Notice, Progress
 from service.contract.failures import FailureCode, StageError
-from service.contract.training import TrainingSpec
-from tests.training.support import Job, Recorder, TinyObjective, rows, run
+from service.contract.spec.training import TrainingSpec
+from service.contract.stage.events import CheckpointSaved, Notice, Progress
+from tests.training.support.jobs import Job, Recorder, TinyObjective, rows, run
 from worker.processes import allocator
-from worker.training import auto_batch_size, loop, memory
+from worker.training import loop
 from worker.training.batches.rank_shares import Share
+from worker.training.memory import auto_batch_size, usage
 from worker.training.plan import Plan
 from worker.training.progress import LossTally
 from worker.training.run import TrainingRun
@@ -201,10 +202,10 @@ class TestOutOfMemory:
         ],
     )
     def test_the_gpus_errors(self, error: RuntimeError) -> None:
-        batch = memory.CurrentBatch()
+        batch = usage.CurrentBatch()
         with (
             pytest.raises(StageError, match="out of memory"),
-            memory.out_of_memory_explained(batch, "x"),
+            usage.out_of_memory_explained(batch, "x"),
         ):
             raise error
 
@@ -223,7 +224,7 @@ class TestOutOfMemory:
         monkeypatch.setattr(
             auto_batch_size, "clear_device_cache", lambda **_: found.append(held[0]())
         )
-        plan = Plan.of(TrainingSpec(auto_find_batch_size=True), 8, 1)
+        plan = Plan.from_spec(TrainingSpec(auto_find_batch_size=True), 8, 1)
         smaller: list[Plan] = []
         assert auto_batch_size.attempt(compute, plan, smaller.append) is None
         assert found == [None]
@@ -234,7 +235,7 @@ class TestOutOfMemory:
     ) -> None:
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
         monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda: 3 << 30)
-        assert memory.peak_bytes() == 3 << 30
+        assert usage.peak_bytes() == 3 << 30
 
 
 class TestBestModel:
@@ -307,7 +308,7 @@ class TestBestModel:
 
 
 class TestProgress:
-    def test_it_ends_at_the_last_step_and_says_the_device(
+    def test_it_ends_at_the_last_step_and_reports_the_device(
         self, make_job: Callable[..., Job]
     ) -> None:
         _, recorder = run(make_job(max_steps=3).request())

@@ -10,13 +10,12 @@ import transformers
 from pydantic import ValidationError
 from safetensors.torch import load_file
 
-from service.contract.events import Notice
 from service.contract.failures import FailureCode
-from service.contract.training import TrainingSpec
+from service.contract.spec.training import TrainingSpec
+from service.contract.stage.events import Notice
 from tests.training.checkpointing.resuming import assert_resumes
-from tests.training.factories import spec_of, tiny_bert
-from tests.training.reference_trainer import TRAIN, VALIDATION, run_both
-from tests.training.support import (
+from tests.training.support.factories import spec_of, tiny_bert
+from tests.training.support.jobs import (
     Job,
     Killed,
     Recorder,
@@ -26,6 +25,7 @@ from tests.training.support import (
     rows,
     run,
 )
+from tests.training.support.reference_trainer import TRAIN, VALIDATION, run_both
 from worker.tasks.question_answering.task import QuestionAnsweringObjective
 from worker.training import build, flops
 from worker.training.batches import samplers
@@ -139,7 +139,7 @@ class TestSampling:
         return list(samplers.order(self.DATA, self.plan(**options))(epoch))
 
     def plan(self, **options: Any) -> Plan:
-        return Plan.of(TrainingSpec.model_validate(options), len(self.DATA))
+        return Plan.from_spec(TrainingSpec.model_validate(options), len(self.DATA))
 
     def test_sequential(self) -> None:
         assert self.order(train_sampling_strategy="sequential") == list(range(61))
@@ -193,7 +193,7 @@ class TestEvaluationMoments:
         evaluated = [entry["step"] for entry in theirs if "eval_loss" in entry]
         assert list(ours.evaluations()) == [0, *evaluated]
         spec = TrainingSpec.model_validate({**options, "eval_delay": 0})
-        without = [s for s in range(1, 10) if Plan.of(spec, len(TRAIN)).due(s).evaluate]
+        without = [s for s in range(1, 10) if Plan.from_spec(spec, len(TRAIN)).due(s).evaluate]
         assert len(without) > len(evaluated)
 
 
@@ -213,7 +213,7 @@ class TestEarlyStopping:
     def test_as_the_callback(
         self, make_job: Callable[..., Job], tmp_path: Path, patience: int, threshold: float
     ) -> None:
-        from tests.training.reference_trainer import run_trainer
+        from tests.training.support.reference_trainer import run_trainer
 
         trainer, _ = run_trainer(
             tmp_path / "trainer",
@@ -231,9 +231,9 @@ class TestEarlyStopping:
         result, recorder = run(job.request())
         assert result.steps == trainer.state.global_step < 30
         assert result.best_step == trainer.state.best_global_step
-        said = [event.message for event in recorder.of(Notice)]
+        messages = [event.message for event in recorder.of(Notice)]
         assert any(
-            line.startswith(f"Stopped early at step {result.steps}: `loss`") for line in said
+            line.startswith(f"Stopped early at step {result.steps}: `loss`") for line in messages
         )
 
     def test_the_count_survives_an_interruption(self, make_job: Callable[..., Job]) -> None:
@@ -281,8 +281,8 @@ class TestAutoFindBatchSize:
         _, recorder = run(make_job(**self.OPTIONS, save_strategy="no").request())
         found = list(recorder.train_values("loss").values())
         assert found == pytest.approx(expected, rel=1e-5)
-        said = [event.data for event in recorder.of(Notice) if "Out of memory" in event.message]
-        assert said == [
+        notices = [event.data for event in recorder.of(Notice) if "Out of memory" in event.message]
+        assert notices == [
             {"per_device_train_batch_size": 6, "gradient_accumulation_steps": 2},
             {"per_device_train_batch_size": 3, "gradient_accumulation_steps": 4},
         ]
@@ -315,7 +315,7 @@ class TestNumbers:
     def test_tokens_seen_and_operations_as_trainer(
         self, make_job: Callable[..., Job], tmp_path: Path, counted: Any
     ) -> None:
-        from tests.training.reference_trainer import run_trainer
+        from tests.training.support.reference_trainer import run_trainer
 
         options = {**SHORT, "include_num_input_tokens_seen": counted, "logging_steps": 1}
         trainer, _ = run_trainer(tmp_path / "trainer", options)

@@ -15,19 +15,19 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from service.contract.events import Metric, PhaseChanged, Progress
 from service.contract.failures import StageError
+from service.contract.spec.training import TrainingSpec
+from service.contract.stage.events import Metric, PhaseChanged, Progress
 from service.contract.states import Phase
-from service.contract.training import TrainingSpec
-from tests.training.support import Recorder, TinyObjective, rows, tiny_model
+from tests.training.support.jobs import Recorder, TinyObjective, rows, tiny_model
 from worker.tasks.base import PreparedSplit
-from worker.training import rng
 from worker.training.distributed.ranks import Ranks
-from worker.training.evaluation import Evaluator
-from worker.training.log_history import LogHistory
+from worker.training.evaluation.evaluator import Evaluator
 from worker.training.plan import Plan
 from worker.training.progress import TrainingProgress
-from worker.training.reporting import Reporter
+from worker.training.reporting.log_history import LogHistory
+from worker.training.reporting.reporter import Reporter
+from worker.training.reproducibility import rng
 
 
 class TestRandomness:
@@ -81,7 +81,7 @@ class TestRandomness:
 
 
 class _Generators:
-    """torch.cuda with three devices, of which this process computes on the second."""
+    """torch.cuda with three devices; this process computes on the second."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.states = [torch.tensor([n], dtype=torch.uint8) for n in (10, 11, 12)]
@@ -122,7 +122,7 @@ class TestReporter:
 
     @pytest.fixture
     def reporter(self, clock: Clock, progress: TrainingProgress, recorder: Recorder) -> Reporter:
-        plan = Plan.of(TrainingSpec(max_steps=10, per_device_train_batch_size=1), 5)
+        plan = Plan.from_spec(TrainingSpec(max_steps=10, per_device_train_batch_size=1), 5)
         state = SimpleNamespace(plan=plan, progress=progress, history=LogHistory())
         return Reporter(recorder.send, state, 1e6, clock)
 
@@ -169,7 +169,7 @@ class TestReporter:
         progress = TrainingProgress(
             step=4, examples=40, tokens=400, padded_tokens=500, seconds=20.0
         )
-        plan = Plan.of(TrainingSpec(max_steps=5, per_device_train_batch_size=1), 5)
+        plan = Plan.from_spec(TrainingSpec(max_steps=5, per_device_train_batch_size=1), 5)
         history = LogHistory()
         state = SimpleNamespace(plan=plan, progress=progress, history=history)
         reporter = Reporter(recorder.send, state, 1e12, clock)
@@ -245,10 +245,10 @@ class TestEvaluator:
 
     def test_a_batch_that_is_too_large_is_computed_in_parts(self) -> None:
         data = rows(11, seed=2)
-        told: list[dict[str, object]] = []
+        notices: list[dict[str, object]] = []
 
         def notice(message: str, **data: object) -> None:
-            told.append({"message": message, **data})
+            notices.append({"message": message, **data})
 
         model = tiny_model().eval()
         whole = dict(_of_each(forward(evaluator_of(model, data, notice=notice), data)))
@@ -259,10 +259,10 @@ class TestEvaluator:
         assert all(held is None for held in small.held_when_halved)
         for index, logits in _of_each(parts):
             torch.testing.assert_close(logits, whole[index])
-        assert [(each["batch_size"], each["longest_sequence"]) for each in told] == [
+        assert [(each["batch_size"], each["longest_sequence"]) for each in notices] == [
             (4, max(len(row["input_ids"]) for row in data))
         ]
-        assert "`training.per_device_eval_batch_size`" in str(told[0]["message"])
+        assert "`training.per_device_eval_batch_size`" in str(notices[0]["message"])
 
     def test_a_single_example_that_is_too_large_ends_it(self) -> None:
         data = rows(3)

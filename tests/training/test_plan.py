@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from service.contract.training import TrainingSpec
+from service.contract.spec.training import TrainingSpec
 from worker.training.plan import Due, Plan
 
 
 def plan_of(examples: int, processes: int = 1, **options: Any) -> Plan:
-    return Plan.of(TrainingSpec(**options), examples, processes)
+    return Plan.from_spec(TrainingSpec(**options), examples, processes)
 
 
 def steps_due(plan: Plan, what: str) -> list[int]:
@@ -19,7 +19,7 @@ def steps_due(plan: Plan, what: str) -> list[int]:
 class TestPlan:
     def test_a_shorter_accumulation_ends_the_epoch(self) -> None:
         spec = TrainingSpec(per_device_train_batch_size=4, gradient_accumulation_steps=3)
-        plan = Plan.of(spec, 37)
+        plan = Plan.from_spec(spec, 37)
         assert (plan.batches_per_epoch, plan.steps_per_epoch, plan.total_steps) == (10, 4, 12)
         assert [plan.cursor(step) for step in (0, 3, 4, 5)] == [(0, 0), (0, 9), (1, 0), (1, 3)]
         assert [plan.epoch_after(step) for step in (3, 4, 5)] == [0.9, 1.0, 1.3]
@@ -33,7 +33,7 @@ class TestPlan:
         ],
     )
     def test_steps_and_warm_up(self, options: dict[str, Any], steps: int, warmup: int) -> None:
-        plan = Plan.of(TrainingSpec(per_device_train_batch_size=1, **options), 4)
+        plan = Plan.from_spec(TrainingSpec(per_device_train_batch_size=1, **options), 4)
         assert (plan.total_steps, plan.warmup_steps) == (steps, warmup)
 
     def test_a_batch_is_that_of_all_processes(self) -> None:

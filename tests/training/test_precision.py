@@ -10,38 +10,63 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
-from service.contract.spec import JobSpec
-from tests.training import float16
-from tests.training.factories import spec_of
-from tests.training.support import Job, Recorder, fails_with, run, tiny_model
-from worker.training import precision
+from service.contract.spec.spec import JobSpec
+from service.contract.stage.events import Notice
+from tests.training.support import float16
+from tests.training.support.factories import spec_of
+from tests.training.support.jobs import Job, Recorder, fails_with, run, tiny_model
+from worker.training import cpu_products, precision
+from worker.training.cpu_products import Seconds, Trial
 
-CPUINFO = "processor\t: 0\nmodel name\t: Some CPU\nflags\t\t: fpu sse2 {}\nbugs\t: none\n"
 
-
-def said(recorder: Recorder) -> list[Any]:
+def reported(recorder: Recorder) -> list[Any]:
     return [each.data["precision"] for each in recorder.of(Notice) if "precision" in each.data]
+
+
+FASTER, SLOWER = Seconds(float32=2.0, bfloat16=1.0), Seconds(float32=1.0, bfloat16=2.0)
 
 
 class TestCPU:
     @pytest.mark.parametrize(
-        ("flags", "able"),
+        ("seconds", "chosen"),
         [
-            ("avx512f avx512_bf16", True),
-            ("amx_bf16 amx_tile", True),
-            ("avx512f avx512_fp16", False),
+            pytest.param(Seconds(1.0, 0.26), "bf16", id="Zen 5"),
+            pytest.param(Seconds(1.0, 1.57), "fp32", id="Emerald Rapids without AMX"),
+            pytest.param(Seconds(1.0, 0.15), "bf16", id="Sapphire Rapids with AMX"),
+            pytest.param(Seconds(1.0, 0.45), "bf16", id="ARM with bf16"),
+            pytest.param(Seconds(1.0, 17.0), "fp32", id="no AVX-512"),
         ],
     )
-    def test_by_its_flags(self, tmp_path: Path, flags: str, able: bool) -> None:
-        (tmp_path / "cpuinfo").write_text(CPUINFO.format(flags))
-        assert precision.cpu_has_bf16(tmp_path / "cpuinfo") is able
+    def test_auto_is_what_is_faster(
+        self, model_dir: Path, monkeypatch: pytest.MonkeyPatch, seconds: Seconds, chosen: str
+    ) -> None:
+        monkeypatch.setattr(cpu_products, "measured", lambda shapes: seconds)
+        asked, trial = spec_of({}), Trial([], model_dir / "verdicts")
+        spec = precision.resolved(asked, model_dir, trial)
+        assert spec.training.precision == chosen
+        (notice,) = precision.notices(asked, spec, model_dir, trial)
+        assert f"in bfloat16: `precision: auto` is {chosen}" in notice.message
+        assert notice.data == {"layer_seconds": vars(seconds)}
 
-    def test_unknown_is_no(self, tmp_path: Path) -> None:
-        assert precision.cpu_has_bf16(tmp_path / "missing") is False
-        (tmp_path / "cpuinfo").write_text("Features\t: fp asimd\n")
-        assert precision.cpu_has_bf16(tmp_path / "cpuinfo") is False
+    def test_what_is_slower_is_named_where_it_was_asked_for(
+        self, model_dir: Path, trial: Trial, able: bool
+    ) -> None:
+        asked = spec_of({"precision": "bf16"})
+        spec = precision.resolved(asked, model_dir, trial)
+        assert spec.training.precision == "bf16"
+        told = [each.message for each in precision.notices(asked, spec, model_dir, trial)]
+        slow = "this CPU 1e+03 ms in float32 and 2e+03 ms in bfloat16: set `precision: fp32`"
+        assert told == ([] if able else [f"A pass through layers like this model's takes {slow}"])
+
+    def test_nothing_is_measured_where_nothing_depends_on_it(
+        self, model_dir: Path, trial: Trial
+    ) -> None:
+        resumed = precision.resolved(spec_of({}), model_dir, trial, earlier="fp32")
+        named = spec_of({"precision": "fp32"})
+        for asked, spec in ((spec_of({}), resumed), (named, named)):
+            assert list(precision.notices(asked, spec, model_dir, trial)) == []
+        assert trial.seconds is None
 
 
 @pytest.fixture
@@ -52,8 +77,14 @@ def model_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=[True, False], ids=["able", "unable"])
 def able(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    monkeypatch.setattr(precision, "cpu_has_bf16", lambda: request.param)
+    seconds = FASTER if request.param else SLOWER
+    monkeypatch.setattr(cpu_products, "measured", lambda shapes: seconds)
     return bool(request.param)
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> Trial:
+    return Trial([], tmp_path / "verdicts")
 
 
 GPUS = {
@@ -82,15 +113,17 @@ LORA = {"peft": {"method": "lora", "r": 2}}
 
 
 class TestResolved:
-    def test_auto_is_bf16_where_it_is_computed_in(self, model_dir: Path, able: bool) -> None:
-        training = precision.resolved(spec_of({}), model_dir, on_gpu=False).training
+    def test_auto_on_a_cpu(self, model_dir: Path, trial: Trial, able: bool) -> None:
+        training = precision.resolved(spec_of({}), model_dir, trial).training
         assert training.precision == ("bf16" if able else "fp32")
         assert (training.bf16, training.fp16) == (able, False)
 
-    def test_not_over_weights_of_another_dtype(self, model_dir: Path, able: bool) -> None:
+    def test_not_over_weights_of_another_dtype(
+        self, model_dir: Path, trial: Trial, able: bool
+    ) -> None:
         for dtype in ("auto", "bfloat16", "float16"):
             spec = job_of({}, dtype=dtype)
-            assert precision.resolved(spec, model_dir, on_gpu=False).training.precision == "fp32"
+            assert precision.resolved(spec, model_dir, trial).training.precision == "fp32"
 
     @pytest.mark.parametrize(
         ("gpu", "chosen"), list(zip(GPUS, ["bf16", "fp16", "fp16", "fp32"], strict=True))
@@ -99,7 +132,7 @@ class TestResolved:
         self, model_dir: Path, gpus: Callable[..., None], gpu: str, chosen: str
     ) -> None:
         gpus(gpu)
-        training = precision.resolved(spec_of({}), model_dir, on_gpu=True).training
+        training = precision.resolved(spec_of({}), model_dir, None).training
         expected = (chosen, chosen == "bf16", chosen == "fp16")
         assert (training.precision, training.bf16, training.fp16) == expected
 
@@ -109,7 +142,7 @@ class TestResolved:
         gpus("NVIDIA A100-SXM4-80GB", "Tesla T4")
         for processes, chosen in ((1, "bf16"), (2, "fp16")):
             spec = spec_of({}, resources={"gpus": processes})
-            found = precision.resolved(spec, model_dir, on_gpu=True).training.precision
+            found = precision.resolved(spec, model_dir, None).training.precision
             assert found == chosen
 
     @pytest.mark.parametrize("kind", ["t5", "mt5", "pegasus", "gemma3_text"])
@@ -119,15 +152,15 @@ class TestResolved:
         (model_dir / "config.json").write_text(json.dumps({"model_type": kind}))
         gpus("Tesla T4")
         spec = spec_of({})
-        chosen = precision.resolved(spec, model_dir, on_gpu=True)
+        chosen = precision.resolved(spec, model_dir, None)
         assert chosen.training.precision == "fp32"
-        (told,) = precision.notices(spec, chosen, model_dir, on_gpu=True)
-        assert "exceed the range of float16" in told.message
-        assert told.data == {"model_type": kind}
+        (notice,) = precision.notices(spec, chosen, model_dir, None)
+        assert "exceed the range of float16" in notice.message
+        assert notice.data == {"model_type": kind}
         gpus("NVIDIA A100-SXM4-80GB")
-        chosen = precision.resolved(spec, model_dir, on_gpu=True)
+        chosen = precision.resolved(spec, model_dir, None)
         assert chosen.training.precision == "bf16"
-        assert list(precision.notices(spec, chosen, model_dir, on_gpu=True)) == []
+        assert list(precision.notices(spec, chosen, model_dir, None)) == []
 
     def test_known_types_are_types_of_models(self) -> None:
         """But for those of a composite that no task of ours loads."""
@@ -138,59 +171,61 @@ class TestResolved:
     ) -> None:
         gpus("Tesla T4", "Tesla T4")
         resources = {"gpus": 2, "strategy": {"type": "fsdp"}}
-        spec = precision.resolved(spec_of({}, resources=resources), model_dir, on_gpu=True)
+        spec = precision.resolved(spec_of({}, resources=resources), model_dir, None)
         assert spec.training.precision == "fp32"
 
     @pytest.mark.parametrize(
         ("gpu", "words"),
         [("Tesla T4", "peak 8.1 teraflops, and 65.1 in float16"), ("Tesla P40", "no faster")],
     )
-    def test_an_imitated_bf16_is_told_with_its_speed(
+    def test_an_emulated_bf16_is_reported_with_its_speed(
         self, model_dir: Path, gpus: Callable[..., None], gpu: str, words: str
     ) -> None:
         gpus(gpu)
         spec = spec_of({"bf16": True})
-        assert precision.resolved(spec, model_dir, on_gpu=True) == spec
-        (told,) = precision.notices(spec, spec, model_dir, on_gpu=True)
-        assert "only emulates bfloat16" in told.message
-        assert words in told.message
+        assert precision.resolved(spec, model_dir, None) == spec
+        (notice,) = precision.notices(spec, spec, model_dir, None)
+        assert "only emulates bfloat16" in notice.message
+        assert words in notice.message
         gpus("NVIDIA A100-SXM4-80GB")
-        assert list(precision.notices(spec, spec, model_dir, on_gpu=True)) == []
+        assert list(precision.notices(spec, spec, model_dir, None)) == []
 
     def test_a_frozen_float16_model_under_an_adapter_is_scaled(
-        self, model_dir: Path, gpus: Callable[..., None]
+        self, model_dir: Path, trial: Trial, gpus: Callable[..., None]
     ) -> None:
         gpus("NVIDIA A100-SXM4-80GB")
         (model_dir / "config.json").write_text('{"model_type": "gpt2", "dtype": "float16"}')
-        for dtype, on_gpu, chosen in (
-            ("auto", True, "fp16"),
-            ("float16", True, "fp16"),
-            ("auto", False, "fp32"),
-            ("bfloat16", True, "fp32"),
+        for dtype, cpu, chosen in (
+            ("auto", None, "fp16"),
+            ("float16", None, "fp16"),
+            ("auto", trial, "fp32"),
+            ("bfloat16", None, "fp32"),
         ):
             spec = job_of({}, dtype=dtype, **LORA)
-            found = precision.resolved(spec, model_dir, on_gpu=on_gpu).training.precision
+            found = precision.resolved(spec, model_dir, cpu).training.precision
             assert found == chosen
 
-    def test_not_with_a_model_that_fails_in_it(self, model_dir: Path, able: bool) -> None:
+    def test_not_with_a_model_that_fails_in_it(self, model_dir: Path, trial: Trial) -> None:
         (model_dir / "config.json").write_text('{"model_type": "deberta"}')
-        spec = precision.resolved(spec_of({}), model_dir, on_gpu=False)
+        spec = precision.resolved(spec_of({}), model_dir, trial)
         assert spec.training.precision == "fp32"
 
     @pytest.mark.parametrize("name", ["bf16", "fp16"])
     def test_nor_by_request(self, model_dir: Path, name: str) -> None:
         (model_dir / "config.json").write_text('{"model_type": "deberta"}')
         with fails_with(FailureCode.INVALID_OPTION, rf"cannot be `{name}`.*use `fp32`"):
-            precision.resolved(spec_of({name: True}), model_dir, on_gpu=True)
+            precision.resolved(spec_of({name: True}), model_dir, None)
 
     @pytest.mark.parametrize("name", ["fp32", "bf16", "fp16"])
-    def test_what_is_asked_for_stays(self, model_dir: Path, able: bool, name: str) -> None:
+    def test_what_is_asked_for_stays(self, model_dir: Path, name: str) -> None:
         spec = spec_of({"precision": name})
-        assert precision.resolved(spec, model_dir, on_gpu=True, earlier="bf16") == spec
+        assert precision.resolved(spec, model_dir, None, earlier="bf16") == spec
 
-    def test_what_a_training_began_with_stays(self, model_dir: Path, able: bool) -> None:
+    def test_what_a_training_began_with_stays(
+        self, model_dir: Path, trial: Trial, able: bool
+    ) -> None:
         for earlier in ("fp32", "bf16"):
-            spec = precision.resolved(spec_of({}), model_dir, on_gpu=False, earlier=earlier)
+            spec = precision.resolved(spec_of({}), model_dir, trial, earlier=earlier)
             assert spec.training.precision == earlier
 
 
@@ -203,25 +238,25 @@ class TestFloat16Checkpoints:
         tiny_model().half().save_pretrained(job.home / "model")
         return job
 
-    def told(self, recorder: Recorder) -> list[Any]:
+    def notices(self, recorder: Recorder) -> list[Any]:
         return [each for each in recorder.of(Notice) if "stored_dtype" in each.data]
 
     def test_all_weights_train_as_float32(self, job: Job) -> None:
         result, recorder = run(job.request())
-        (told,) = self.told(recorder)
-        assert told.data == {"stored_dtype": "float16", "dtype": "float32"}
+        (notice,) = self.notices(recorder)
+        assert notice.data == {"stored_dtype": "float16", "dtype": "float32"}
         saved = load_file(job.workspace / str(result.output_dir) / "model.safetensors")
         assert {value.dtype for value in saved.values()} == {torch.float32}
         job.dtype = "float32"
         plain, other = run(job.request(2))
-        assert self.told(other) == []
+        assert self.notices(other) == []
         assert plain.weights_sha256 == result.weights_sha256
 
     def test_with_loss_scaling(self, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
         float16.on_cpu(monkeypatch)
         job.training["precision"] = "fp16"
         result, recorder = run(job.request())
-        assert len(self.told(recorder)) == 1
+        assert len(self.notices(recorder)) == 1
         assert result.precision == "fp16"
         assert len(recorder.train_values("loss")) == 3
 
@@ -261,34 +296,36 @@ class TestFloat16Checkpoints:
 
 
 class TestStage:
-    def test_says_what_auto_came_to(self, make_job: Callable[..., Job], able: bool) -> None:
+    def test_reports_what_auto_became(self, make_job: Callable[..., Job], able: bool) -> None:
         chosen = "bf16" if able else "fp32"
         options = {"max_steps": 2, "save_strategy": "no"}
         result, auto = run(make_job(precision="auto", **options).request())
-        assert said(auto) == [result.precision] == [chosen]
+        assert reported(auto) == [result.precision] == [chosen]
         assert any("(`precision: auto`)" in each.message for each in auto.of(Notice))
         named, recorder = run(make_job(precision=chosen, bf16=able, **options).request())
         assert recorder.train_values("loss") == auto.train_values("loss")
         assert named.weights_sha256 == result.weights_sha256
         assert not any("`precision: auto`" in each.message for each in recorder.of(Notice))
 
-    def test_says_that_the_cpu_imitates(self, make_job: Callable[..., Job], able: bool) -> None:
+    def test_reports_that_another_is_faster(self, make_job: Callable[..., Job], able: bool) -> None:
         _, recorder = run(make_job(precision="bf16", max_steps=1, save_strategy="no").request())
-        told = [each.message for each in recorder.of(Notice) if "only emulates" in each.message]
-        assert len(told) == (0 if able else 1)
+        told = [
+            each.data for each in recorder.of(Notice) if "set `precision: fp32`" in each.message
+        ]
+        assert told == ([] if able else [{"layer_seconds": vars(SLOWER)}])
 
     def test_goes_on_as_it_began_on_another_machine(
         self, make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(precision, "cpu_has_bf16", lambda: True)
+        monkeypatch.setattr(cpu_products, "measured", lambda shapes: FASTER)
         job = make_job(max_steps=4, save_steps=2, precision="auto")
         whole, _ = run(job.request(1))
-        monkeypatch.setattr(precision, "cpu_has_bf16", lambda: False)
+        monkeypatch.setattr(cpu_products, "measured", lambda shapes: SLOWER)
         resumed, recorder = run(job.request(2, resume_from=job.checkpoint(2)))
-        assert said(recorder) == ["bf16"]
+        assert reported(recorder) == ["bf16"]
         assert resumed.weights_sha256 == whole.weights_sha256
 
-    def test_an_unreadable_checkpoint_says_so(self, make_job: Callable[..., Job]) -> None:
+    def test_an_unreadable_checkpoint_is_reported(self, make_job: Callable[..., Job]) -> None:
         job = make_job(max_steps=2, save_steps=2, precision="auto")
         run(job.request(1))
         kept = job.checkpoint(2)

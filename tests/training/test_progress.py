@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from service.contract.failures import FailureCode
-from service.contract.training import TrainingSpec
-from tests.training.support import fails_with
-from worker.training import early_stopping
+from service.contract.spec.training import TrainingSpec
+from tests.training.support.jobs import fails_with
 from worker.training.distributed.ranks import Ranks
+from worker.training.evaluation import early_stopping
 from worker.training.progress import BestMetric, LossTally, TrainingProgress
 
 
@@ -29,7 +29,7 @@ class TestTrainingProgress:
         restored.load_state_dict(json.loads(json.dumps(progress.state_dict())))
         assert restored == progress
 
-    def test_what_is_no_progress_is_refused(self) -> None:
+    def test_an_invalid_progress_is_refused(self) -> None:
         with pytest.raises(KeyError):
             TrainingProgress().load_state_dict({"step": 3})
 
@@ -73,10 +73,10 @@ class TestEarlyStopping:
             (None, "`f1` was not a number in any of 2 evaluations"),
         ],
     )
-    def test_says_why_it_stopped(self, best: float | None, reason: str) -> None:
+    def test_explains_why_it_stopped(self, best: float | None, reason: str) -> None:
         progress = TrainingProgress(step=6, best_metric=best, evaluations_without_gain=2)
-        said = early_stopping.described("f1", progress)
-        assert said == f"Stopped early at step 6: {reason}"
+        sentence = early_stopping.described("f1", progress)
+        assert sentence == f"Stopped early at step 6: {reason}"
 
 
 class TestLossTally:
@@ -155,12 +155,12 @@ class TestBestMetric:
     @pytest.mark.parametrize("name", ["f1", "eval_f1"])
     def test_its_value_has_the_prefix_of_an_evaluation(self, name: str) -> None:
         best = BestMetric(TrainingSpec(metric_for_best_model=name))
-        assert best.of({"eval_f1": 3.5, "eval_loss": 1.0}) == 3.5
+        assert best.value_in({"eval_f1": 3.5, "eval_loss": 1.0}) == 3.5
 
     def test_one_that_is_not_reported(self) -> None:
         best = BestMetric(TrainingSpec(metric_for_best_model="f2"))
         with fails_with(FailureCode.INVALID_OPTION, "reports only: f1, loss") as caught:
-            best.of({"eval_loss": 1.0, "eval_f1": 3.5})
+            best.value_in({"eval_loss": 1.0, "eval_f1": 3.5})
         assert caught.value.failure.details == {
             "option": "training.metric_for_best_model",
             "given": "f2",
@@ -171,8 +171,8 @@ class TestBestMetric:
         needed = TrainingSpec(eval_strategy="epoch", early_stopping_patience=1)
         best, none = BestMetric(needed), BestMetric(TrainingSpec())
         assert (best.name, best.greater_is_better) == ("loss", False)
-        assert best.of({"eval_loss": 1.0}) == 1.0
+        assert best.value_in({"eval_loss": 1.0}) == 1.0
         assert best.is_better(1.0, 2.0)
-        assert (none.name, none.of({"eval_loss": 1.0})) == (None, None)
+        assert (none.name, none.value_in({"eval_loss": 1.0})) == (None, None)
         given = {"eval_strategy": "epoch", "early_stopping_patience": 1}
         assert BestMetric(TrainingSpec(**given, metric_for_best_model="f1")).name == "f1"

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from service.contract.events import CheckpointSaved, Metric, Notice, StageEvent
 from service.contract.failures import FailureCode, StageError
-from service.contract.training import TrainingSpec
-from tests.training.support import (
+from service.contract.spec.training import TrainingSpec
+from service.contract.stage.events import CheckpointSaved, Metric, Notice, StageEvent
+from tests.training.support.jobs import (
     ROLLBACK,
     Job,
     Killed,
@@ -34,13 +34,13 @@ class TestRollback:
         _, expected = run(make_job(**plain, save_strategy="no").request())
         result, recorder = run(make_job(**ROLLBACK).request())
         assert recorder.checkpoint_steps() == [0, 3, 6, 8]
-        [said] = rollbacks(recorder)
-        bad_step = said.pop("step")
+        [rollback] = rollbacks(recorder)
+        bad_step = rollback.pop("step")
         assert bad_step in (2, 3)
-        told = [(event.step, event.is_remade) for event in recorder.of(Metric)]
-        assert told[: bad_step - 1] == [(step, False) for step in range(1, bad_step)]
-        assert told[bad_step - 1 :] == [(step, step <= bad_step) for step in range(1, 9)]
-        assert said == {"restored_step": 0, "learning_rate_factor": 1e-40, "rollbacks": 1}
+        metrics = [(event.step, event.is_remade) for event in recorder.of(Metric)]
+        assert metrics[: bad_step - 1] == [(step, False) for step in range(1, bad_step)]
+        assert metrics[bad_step - 1 :] == [(step, step <= bad_step) for step in range(1, 9)]
+        assert rollback == {"restored_step": 0, "learning_rate_factor": 1e-40, "rollbacks": 1}
         last = {step: recorder.train_values("loss")[step] for step in range(1, 9)}
         assert last == pytest.approx(expected.train_values("loss"), rel=1e-5)
         assert recorder.train_values("learning_rate")[4] == pytest.approx(0.01 * 5 / 8)
@@ -52,7 +52,9 @@ class TestRollback:
         options |= {"learning_rate": 8e39, "rollback_learning_rate_factor": 1e-42}
         _, recorder = run(make_job(**options).request())
         assert recorder.checkpoint_steps() == [0, 1, 2, 3, 4]
-        assert [(said["step"], said["restored_step"]) for said in rollbacks(recorder)] == [(2, 1)]
+        assert [
+            (rollback["step"], rollback["restored_step"]) for rollback in rollbacks(recorder)
+        ] == [(2, 1)]
         assert recorder.train_values("learning_rate")[4] == pytest.approx(3e-3)
 
     def test_not_unless_the_job_asks_for_it(self, make_job: Callable[..., Job]) -> None:
@@ -69,8 +71,11 @@ class TestRollback:
         """Which knows of neither: both factors count."""
         options = {**ROLLBACK, "save_steps": 8, "rollback_learning_rate_factor": 1e-20}
         _, recorder = run(make_job(**options).request())
-        assert [said["restored_step"] for said in rollbacks(recorder)] == [0, 0]
-        assert [said["learning_rate_factor"] for said in rollbacks(recorder)] == [1e-20, 1e-40]
+        assert [rollback["restored_step"] for rollback in rollbacks(recorder)] == [0, 0]
+        assert [rollback["learning_rate_factor"] for rollback in rollbacks(recorder)] == [
+            1e-20,
+            1e-40,
+        ]
         assert recorder.train_values("learning_rate")[8] == pytest.approx(0.01 / 8)
 
     def test_to_a_checkpoint_that_was_made_after_a_rollback(
@@ -87,8 +92,8 @@ class TestRollback:
         monkeypatch.setattr(TinyObjective, "loss_sum", loss_sum)
         options = {"learning_rate": 0.08, "rollback_learning_rate_factor": 0.5, "async_save": False}
         run(make_job(**ROLLBACK | options).request(), recorder)
-        assert [said["restored_step"] for said in rollbacks(recorder)] == [0, 3]
-        assert [said["learning_rate_factor"] for said in rollbacks(recorder)] == [0.5, 0.5]
+        assert [rollback["restored_step"] for rollback in rollbacks(recorder)] == [0, 3]
+        assert [rollback["learning_rate_factor"] for rollback in rollbacks(recorder)] == [0.5, 0.5]
         assert recorder.train_values("learning_rate")[8] == pytest.approx(0.08 / 8 * 0.25)
 
     @pytest.mark.parametrize("killed", ["before a checkpoint", "after one"])
@@ -113,7 +118,7 @@ class TestRollback:
             after = {s: v for s, v in recorder.train_values(name).items() if s > newest.step}
             assert again.train_values(name) == after
 
-    def test_paused_after_a_rollback_it_still_replaces_the_numbers_told_before(
+    def test_paused_after_a_rollback_it_still_replaces_the_numbers_reported_before(
         self, make_job: Callable[..., Job]
     ) -> None:
         job = make_job(**ROLLBACK)
@@ -124,8 +129,8 @@ class TestRollback:
         newest = first.of(CheckpointSaved)[-1]
         assert (newest.step, bad_step > 1) == (1, True)
         _, again = run(job.request(2, resume_from=job.workspace / newest.path))
-        told = [(event.step, event.is_remade) for event in again.of(Metric)]
-        assert told == [(step, step <= bad_step) for step in range(2, 9)]
+        metrics = [(event.step, event.is_remade) for event in again.of(Metric)]
+        assert metrics == [(step, step <= bad_step) for step in range(2, 9)]
 
     def test_it_is_bounded(self, make_job: Callable[..., Job]) -> None:
         options = {**ROLLBACK, "rollback_learning_rate_factor": 0.9, "non_finite_rollbacks": 2}
@@ -138,7 +143,7 @@ class TestRollback:
         assert failure.details["last_good_checkpoint"] == good
         assert failure.message.startswith("the loss or its gradient was not finite at step ")
         assert failure.message.endswith(f"after 2 rollbacks; the last good checkpoint is {good}")
-        factors = [said["learning_rate_factor"] for said in rollbacks(recorder)]
+        factors = [rollback["learning_rate_factor"] for rollback in rollbacks(recorder)]
         assert factors == pytest.approx([0.9, 0.81])
 
     def test_behind_the_halving_of_the_batch(
@@ -168,7 +173,7 @@ def test_a_scaled_schedule_stays_scaled(schedule: str) -> None:
         spec = TrainingSpec.model_validate(
             {"max_steps": 6, "lr_scheduler_type": schedule, **by_metric}
         )
-        return optimizer, lr_schedulers.build(optimizer, Plan.of(spec, 100))
+        return optimizer, lr_schedulers.build(optimizer, Plan.from_spec(spec, 100))
 
     def rates(optimizer: torch.optim.Optimizer, scheduler: lr_schedulers.Schedule) -> list[float]:
         seen = []

@@ -30,27 +30,64 @@ def test_public_addresses(address: str) -> None:
     assert is_public(ipaddress.ip_address(address))
 
 
+SCHEME = "it must be https://HOST/…"
+PLAIN = "it must begin with https://; the operator can allow plain http with FINETUNE_WEBHOOK_ALLOW"
+PORT = "its port must be 443, or 1024 or more"
+LOCAL = "{} is a name of local hosts; the operator can allow it with FINETUNE_WEBHOOK_ALLOW"
+PRIVATE = (
+    "{} is at {}, which is not a public address; the operator can allow it with "
+    "FINETUNE_WEBHOOK_ALLOW"
+)
+
+
 @pytest.mark.parametrize(
-    "url",
+    ("url", "reason"),
     [
-        *("http://example.com/", "ftp://example.com/", "https:///x", "https://u:p@example.com/"),
-        *("https://127.0.0.1/", "https://[::1]/", "https://localhost/", "https://a.localhost/"),
-        *("https://db.internal/", "https://example.com:22/", "https://[::ffff:127.0.0.1]/"),
-        *("https://169.254.169.254/latest", "https://example.com:99999/", "https://[fe80::1]/"),
+        ("http://example.com/", PLAIN),
+        ("ftp://example.com/", SCHEME),
+        ("https:///x", SCHEME),
+        ("https://u:p@example.com/", "it must not hold a user name or a password"),
+        ("https://u@example.com/", "it must not hold a user name or a password"),
+        ("https://example.com:22/", PORT),
+        ("https://example.com:1023/", PORT),
+        ("https://example.com:0/", "its port must be 1 to 65535"),
+        ("https://example.com:65536/", "its port must be 1 to 65535"),
+        ("https://localhost/", LOCAL.format("localhost")),
+        ("https://a.localhost/", LOCAL.format("a.localhost")),
+        ("https://db.internal./", LOCAL.format("db.internal.")),
+        ("https://printer.local/", LOCAL.format("printer.local")),
+        ("https://127.0.0.1/", PRIVATE.format("127.0.0.1", "127.0.0.1")),
+        ("https://169.254.169.254/latest", PRIVATE.format("169.254.169.254", "169.254.169.254")),
+        ("https://[::1]/", PRIVATE.format("::1", "::1")),
+        ("https://[::ffff:127.0.0.1]/", PRIVATE.format("::ffff:127.0.0.1", "::ffff:127.0.0.1")),
+        ("https://[fe80::1]/", PRIVATE.format("fe80::1", "fe80::1")),
     ],
 )
-def test_urls_that_are_refused(url: str) -> None:
-    with pytest.raises(ReceiverNotAllowedError):
+def test_urls_that_are_refused_and_why(url: str, reason: str) -> None:
+    with pytest.raises(ReceiverNotAllowedError) as refused:
+        check_url(url, NOBODY)
+    assert str(refused.value) == reason
+
+
+@pytest.mark.parametrize("url", ["https://[::1/", "https://example.com:port/"])
+def test_what_is_not_a_url(url: str) -> None:
+    with pytest.raises(ReceiverNotAllowedError, match=r"^it is not a URL \(.+\)$"):
         check_url(url, NOBODY)
 
 
-@pytest.mark.parametrize("url", ["https://example.com/a?b=c", "https://example.com:8443/"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("https://example.com/a?b=c", "https://example.com:1024/", "https://example.com:443/"),
+        *("https://EXAMPLE.com/", "https://example.com:65535/"),
+    ],
+)
 def test_urls_that_are_taken(url: str) -> None:
     assert check_url(url, NOBODY).host == "example.com"
 
 
 def test_the_operator_allows_hosts_addresses_and_networks() -> None:
-    allowed = Allowed.of(["hooks.internal", "127.0.0.1", "10.0.0.0/8"])
+    allowed = Allowed.parse(["hooks.internal", "127.0.0.1", "10.0.0.0/8"])
     for url in ("http://hooks.internal:81/", "http://127.0.0.1:9/", "http://10.1.2.3/"):
         check_url(url, allowed)
     allowed.require_reachable("hooks.internal", "192.168.0.1")
@@ -70,4 +107,4 @@ def test_the_operator_allows_hosts_addresses_and_networks() -> None:
 )
 def test_an_entry_that_would_allow_nothing(entry: str) -> None:
     with pytest.raises(ValueError, match="is not a host name"):
-        Allowed.of([entry])
+        Allowed.parse([entry])

@@ -13,7 +13,7 @@ import pytest
 from examples.webhooks import ci, slack
 from examples.webhooks import receiver as example
 from service.webhooks import signatures
-from tests.support.webhooks import Receiver
+from tests.support.servers.webhooks import Receiver
 
 SECRET = signatures.new_secret()
 SUCCEEDED = {

@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,21 @@ from sqlalchemy import update
 from service.contract import webhooks as webhooks_contract
 from service.contract.states import JobState
 from service.jobs import background_loop
-from service.secret_box import SecretBox
 from service.settings import Settings
-from service.store import deliveries as store_deliveries
-from service.store import jobs, project_secrets, webhooks
 from service.store.database import Database, db_now
-from service.store.models import AuditRow, DeliveryRow, WebhookRow
+from service.store.jobs import state as jobs
+from service.store.projects import secrets
 from service.store.scope import EVERYTHING
-from tests.support.databases import on_sqlite
+from service.store.tables.teams import AuditRow
+from service.store.tables.webhooks import DeliveryRow, WebhookRow
+from service.store.webhooks import deliveries as store_deliveries
+from service.store.webhooks import endpoints
+from service.system.secret_box import SecretBox
+from service.webhooks import sender
 from tests.support.factories import make_job
-from tests.support.projects import make_job_of, make_project
-from tests.support.webhooks import Receiver, endpoint, sending, wait_for
+from tests.support.servers.webhooks import Receiver, endpoint, sending, wait_for
+from tests.support.store.databases import on_sqlite
+from tests.support.store.projects import make_job_of, make_project
 
 pytestmark = on_sqlite
 
@@ -47,19 +52,19 @@ def cancel(database: Database, job_id: str) -> None:
 
 def deliveries(database: Database) -> list[DeliveryRow]:
     with database.read() as session:
-        return webhooks.deliveries(session, EVERYTHING, limit=1000)[0]
+        return endpoints.deliveries(session, EVERYTHING, limit=1000)[0]
 
 
 def hook(database: Database, webhook_id: str) -> WebhookRow:
     with database.read() as session:
-        return webhooks.get(session, EVERYTHING, webhook_id)
+        return endpoints.get(session, EVERYTHING, webhook_id)
 
 
 def with_test_event(database: Database, settings: Settings, url: str) -> str:
     """Id of an endpoint that has a test event to receive."""
     webhook_id, _ = endpoint(database, settings, url)
     with database.write() as session:
-        webhooks.test(session, EVERYTHING, webhook_id)
+        endpoints.test(session, EVERYTHING, webhook_id)
     return webhook_id
 
 
@@ -90,7 +95,14 @@ class TestSending:
             cancel(database, job_id)
             with sending(database, settings):
                 wait_for(lambda: len(receiver.received) == 1)
-            body = json.loads(receiver.received[0][1])
+            headers, text = receiver.received[0]
+        body = json.loads(text)
+        assert text == json.dumps(body, separators=(",", ":"))
+        assert headers["host"] == httpx.URL(receiver.url).netloc.decode()
+        assert headers["content-type"] == "application/json"
+        assert headers["accept-encoding"] == "identity"
+        assert headers["user-agent"] == f"finetune-service/{version('finetune-service')}"
+        assert headers["idempotency-key"] == headers["webhook-id"] == body["id"]
         data = body["data"]
         assert (body["type"], data["id"], data["state"]) == ("job.cancelled", job_id, "cancelled")
         assert (data["name"], data["metadata"]) == ("mine", {"team": "a"})
@@ -105,10 +117,10 @@ class TestSending:
             new = "whsec_" + "bmV3IHNlY3JldCBuZXcgc2VjcmV0"
             box = SecretBox(settings.secrets_file)
             with database.write() as session:
-                webhooks.rotate(
+                endpoints.rotate(
                     session, EVERYTHING, webhook_id, lambda p, n: box.seal(p, n, new), 60
                 )
-                webhooks.test(session, EVERYTHING, webhook_id)
+                endpoints.test(session, EVERYTHING, webhook_id)
             with sending(database, settings):
                 wait_for(lambda: len(receiver.received) == 1)
             headers, body = receiver.received[0]
@@ -122,14 +134,13 @@ class TestSending:
         secret, box = "whsec_bmV3IHNlY3JldCBuZXcgc2VjcmV0", SecretBox(settings.secrets_file)
         with Receiver() as receiver:
             with database.write() as session:
-                project_secrets.put(
-                    session, "default", "ci", lambda: box.seal("default", "ci", secret)
-                )
+                secrets.put(session, "default", "ci", lambda: box.seal("default", "ci", secret))
             given = {"url": receiver.url, "secret": "ci", "events": ["job.submitted"]}
-            make_job(database, webhooks=[given])
-            with sending(database, settings):
+            job_id = make_job(database, webhooks=[given])
+            with sending(database, settings.model_copy(update={"public_url": None})):
                 wait_for(lambda: len(receiver.received) == 1)
             headers, body = receiver.received[0]
+        assert json.loads(body)["data"]["urls"]["job"] == f"/v1/jobs/{job_id}"
         openai.OpenAI(api_key="none", webhook_secret=secret).webhooks.verify_signature(
             body, headers
         )
@@ -272,11 +283,12 @@ class TestFailures:
             failing, _ = endpoint(database, settings, receiver.url)
             endpoint(database, settings, receiver.url)
             with database.write() as session:
-                webhooks.get(session, EVERYTHING, failing).failing_since = db_now()
-                webhooks.test(session, EVERYTHING, failing)
+                endpoints.get(session, EVERYTHING, failing).failing_since = db_now()
+                endpoints.test(session, EVERYTHING, failing)
             with sending(database, settings):
                 wait_for(lambda: deliveries(database)[0].state == "delivered")
         assert rooms[0].failing == {failing}
+        assert rooms[-1].failing == set()  # it has not failed this time
 
 
 class TestTrouble:
@@ -314,18 +326,69 @@ class TestTrouble:
         self, sent: Callable[[], None], database: Database, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(webhooks_contract, "FIRST_WAIT_SECONDS", 0.01)
-        start, refused = threading.Thread.start, threading.Event()
+        start = threading.Thread.start
+        refused: list[bool] = []
 
         def starting(thread: threading.Thread) -> None:
-            if thread.daemon and not refused.is_set():
-                refused.set()
+            if "(_send)" in thread.name and not refused:
+                refused.append(thread.daemon)
                 raise RuntimeError("can't start new thread")
             start(thread)
 
         monkeypatch.setattr(threading.Thread, "start", starting)
         sent()
-        assert refused.is_set()
+        assert refused == [True]  # a daemon: a slow receiver does not hold up the end of a process
         assert deliveries(database)[0].tries == 2
+
+    def test_what_it_did_not_expect_of_a_try_is_a_failure(
+        self, database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def send(*_: object) -> None:
+            raise KeyError("data")
+
+        monkeypatch.setattr("service.webhooks.requests.Requests.send", send)
+        with_test_event(database, settings, "http://127.0.0.1:1/")
+        with sending(database, settings):
+            wait_for(lambda: deliveries(database)[0].tries == 1)
+        [row] = deliveries(database)
+        assert (row.state, row.error) == ("pending", "internal error of the sender")
+
+
+def test_without_anything_to_send_it_rests(database: Database, settings: Settings) -> None:
+    idle = sender.WebhookSender(database, settings, poll_seconds=0.3)
+    began = time.monotonic()
+    idle.step()
+    assert time.monotonic() - began >= 0.3
+
+
+class TestEnd:
+    """Of the sender, while a receiver has a request."""
+
+    @pytest.mark.parametrize(("seconds", "state"), [(5.0, "delivered"), (0.1, "pending")])
+    def test_what_ends_soon_is_written(
+        self,
+        database: Database,
+        settings: Settings,
+        monkeypatch: pytest.MonkeyPatch,
+        seconds: float,
+        state: str,
+    ) -> None:
+        monkeypatch.setattr(sender, "_LAST_SECONDS", seconds)
+        over, stop = threading.Event(), threading.Event()
+
+        def slow(_: int) -> int:
+            stop.set()
+            over.wait(0.5 if state == "delivered" else 30)
+            return 204
+
+        with Receiver(slow) as receiver:
+            with_test_event(database, settings, receiver.url)
+            began = time.monotonic()
+            sender.WebhookSender(database, settings).run(stop)
+            took = time.monotonic() - began
+            over.set()
+        assert deliveries(database)[0].state == state
+        assert took < 4.0
 
 
 class TestAddresses:
@@ -386,7 +449,7 @@ class TestAddresses:
             webhook_id, _ = endpoint(database, settings, receiver.url)
             make_job(database)
             with database.write() as session:
-                webhooks.change(session, EVERYTHING, webhook_id, {"enabled": False})
+                endpoints.change(session, EVERYTHING, webhook_id, {"enabled": False})
             make_job(database)
             with sending(database, settings):
                 wait_for(lambda: deliveries(database)[0].state == "failed")

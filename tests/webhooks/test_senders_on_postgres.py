@@ -4,11 +4,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from service.settings import Settings
-from service.store import webhooks
 from service.store.database import Database
 from service.store.scope import EVERYTHING
-from tests.support.databases import on_postgres
-from tests.support.webhooks import Receiver, endpoint, sending, wait_for
+from service.store.webhooks import endpoints
+from tests.support.servers.webhooks import Receiver, endpoint, sending, wait_for
+from tests.support.store.databases import on_postgres
 
 pytestmark = on_postgres
 _COUNT = 60
@@ -19,14 +19,14 @@ def test_four_senders_send_each_event_once(database: Database, tmp_path: Path) -
 
     def states() -> list[str]:
         with database.read() as session:
-            rows, _ = webhooks.deliveries(session, EVERYTHING, limit=1000)
+            rows, _ = endpoints.deliveries(session, EVERYTHING, limit=1000)
             return [row.state for row in rows]
 
     with Receiver() as receiver, ExitStack() as senders:
         ids = [endpoint(database, settings, receiver.url)[0] for _ in range(4)]
         with database.write() as session:
             for place in range(_COUNT):
-                webhooks.test(session, EVERYTHING, ids[place % 4])
+                endpoints.test(session, EVERYTHING, ids[place % 4])
         for _ in range(4):
             senders.enter_context(sending(database, settings))
         wait_for(lambda: states() == ["delivered"] * _COUNT, 30.0)

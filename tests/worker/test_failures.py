@@ -205,12 +205,12 @@ class TestHub:
             validate_repo_id("not/a/name")
         assert code(caught.value) is code(raised(caught.value)) is FailureCode.HUB_REJECTED
 
-    def test_an_answer_that_is_no_json(self) -> None:
+    def test_an_answer_that_is_not_json(self) -> None:
         with pytest.raises(json.JSONDecodeError) as caught:
             httpx2.Response(200, text='{"sha": "0123').json()
         assert code(caught.value) is code(raised(caught.value)) is FailureCode.HUB_UNAVAILABLE
 
-    def test_a_file_that_is_no_json(self) -> None:
+    def test_a_file_that_is_not_json(self) -> None:
         with pytest.raises(json.JSONDecodeError) as caught:
             json.loads('{"sha": "0123')
         assert code(caught.value) is FailureCode.INTERNAL
@@ -373,7 +373,7 @@ class TestMessage:
 
 class TestSmall:
     def test_fits_the_pipe(self) -> None:
-        long = Failure.of(
+        long = Failure.from_code(
             FailureCode.INTERNAL, f"{TOKEN} " + "m" * 4_000, action="a" * 4_001, rows="r" * 63_988
         )
         small = failures.small(long)
@@ -397,6 +397,7 @@ CRASHED = "The stage crashed in native code ({})"
 
 
 class TestFromExit:
+    @pytest.mark.usefixtures("processes")
     @pytest.mark.parametrize(
         ("number", "expected", "message"),
         [
@@ -451,6 +452,7 @@ class TestFromExit:
         assert failures.from_exit(status).details == {"signal": "SIGHUP"}
 
 
+@pytest.mark.usefixtures("processes")
 class TestImports:
     def test_needs_no_library(self) -> None:
         program = (

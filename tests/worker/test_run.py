@@ -5,15 +5,16 @@ from service.contract.search.spec import SearchSpec
 from service.contract.states import JobState
 from service.searches import commands
 from service.settings import Settings
-from service.store import mlflow_removals, searches
 from service.store.database import Database, db_now
-from service.store.owner_models import DEFAULT_PROJECT
 from service.store.scope import EVERYTHING
+from service.store.searches import state
+from service.store.tables.projects import DEFAULT_PROJECT
+from service.store.tracking import removals
 from tests.searches.simulated_worker import search_spec
-from tests.stubs import stage
+from tests.support import forked_stubs
 from tests.support.factories import make_job
-from tests.support.flaky import Flaky
-from tests.support.job_rows import get, history_of, put
+from tests.support.store.flaky import Flaky
+from tests.support.store.job_rows import get, history_of, put
 from worker.run import JobRunner
 from worker.supervision.supervisor import Supervisor
 from worker.tracking.trackers import NullTracker
@@ -25,7 +26,9 @@ def enqueued() -> list[Message]:
 
 
 @pytest.fixture
-def job_runner(flaky: Flaky, settings: Settings, enqueued: list[Message]) -> JobRunner:
+def job_runner(
+    flaky: Flaky, settings: Settings, enqueued: list[Message], processes: None
+) -> JobRunner:
     def enqueue(message: Message) -> bool:
         # After commit: whoever receives it can claim.
         assert get(flaky, message.id).state == "queued"
@@ -33,7 +36,9 @@ def job_runner(flaky: Flaky, settings: Settings, enqueued: list[Message]) -> Job
         return True
 
     tracker = NullTracker()
-    supervisor = Supervisor(flaky, settings, tracker, command=stage.command)
+    supervisor = Supervisor(
+        flaky, settings, tracker, command=forked_stubs.command, start=forked_stubs.start
+    )
     return JobRunner(settings, flaky, tracker, supervisor, enqueue, gpus=())
 
 
@@ -79,17 +84,17 @@ class TestWake:
         for unknown_or_known in ("search-unknown", search_id):
             job_runner.ship_search(unknown_or_known)
         with database.read() as session:
-            assert searches.get(session, EVERYTHING, search_id).tracking_final
+            assert state.get(session, EVERYTHING, search_id).tracking_final
 
     def test_removes_the_files_of_a_deleted_jobs_run(
         self, database: Database, job_runner: JobRunner
     ) -> None:
         with database.write() as session:
-            mlflow_removals.schedule(session, "a1", is_final=True)
+            removals.schedule(session, "a1", is_final=True)
         for run_id in ("unknown", "a1"):
             job_runner.remove_run(run_id)
         with database.read() as session:
-            assert mlflow_removals.due(session, 10) == []
+            assert removals.due(session, 10) == []
 
     def test_a_retry_waits_for_its_time_unrung(
         self, database: Database, job_runner: JobRunner, enqueued: list[Message]
@@ -97,7 +102,11 @@ class TestWake:
         job_id = make_job(database, metadata={"stub.prepare": "fail:network"})
         slow = job_runner.settings.model_copy(update={"retry_backoff_seconds": 60})
         supervisor = Supervisor(
-            job_runner.database, slow, job_runner.tracker, command=stage.command
+            job_runner.database,
+            slow,
+            job_runner.tracker,
+            command=forked_stubs.command,
+            start=forked_stubs.start,
         )
         patient = JobRunner(
             slow, job_runner.database, job_runner.tracker, supervisor, job_runner.enqueue, gpus=()

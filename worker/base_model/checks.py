@@ -9,14 +9,15 @@ import torch
 from torch import nn
 from transformers import CONFIG_MAPPING, AutoConfig, AutoTokenizer
 
-from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
-from service.contract.spec import JobSpec
-from worker.base_model import guarded, size
+from service.contract.spec.spec import JobSpec
+from service.contract.stage.events import Notice
+from worker.base_model import resource_guard, size
 from worker.base_model.json_files import broken, parse, read_bytes
 from worker.base_model.size import Size
 from worker.failures import invalid_option
 from worker.tasks.base import Task
+from worker.training import cpu_products
 
 # The names of the table of learned or fixed absolute positions in models.
 _POSITION_TABLES = frozenset({"position_embeddings", "embed_positions", "wpe"})
@@ -26,17 +27,19 @@ _CONFIG_BYTES = 16 * 1024**2
 
 
 @dataclass(frozen=True)
-class Checked:
+class ModelFit:
     max_length: int
     """The task's, for this model."""
     size: Size
+    shapes: list[cpu_products.Shape]
+    """Of the layers in which it multiplies most."""
 
 
 def load_config(folder: Path, name: str) -> Any:
     """The model's configuration. Code from the repository is never run."""
     if not (folder / "config.json").is_file():
         raise StageError(FailureCode.MODEL_NOT_FOUND, f"{name!r} has no config.json")
-    return guarded.build(
+    return resource_guard.build(
         f"Reading the config.json of {name!r}",
         lambda: AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True),
         _code_of_config(folder, name),
@@ -45,7 +48,8 @@ def load_config(folder: Path, name: str) -> Any:
 
 
 def _code_of_config(folder: Path, name: str) -> FailureCode:
-    """What a config.json that cannot be used means: an unknown type is no mistake in it."""
+    """The failure for a config.json that cannot be used; an unknown model type is not a mistake in
+    it."""
     config = parse(read_bytes(folder, "config.json", _CONFIG_BYTES, name), "config.json", name)
     kind = config.get("model_type")
     is_known = isinstance(kind, str) and kind in CONFIG_MAPPING
@@ -54,7 +58,7 @@ def _code_of_config(folder: Path, name: str) -> FailureCode:
 
 def load_tokenizer(folder: Path, name: str, task: Task, parameters: Any) -> Any:
     """The tokenizer, if it has what the task needs: offsets, a pad token."""
-    tokenizer = guarded.build(
+    tokenizer = resource_guard.build(
         f"Reading the tokenizer of {name!r}",
         lambda: AutoTokenizer.from_pretrained(
             folder, trust_remote_code=False, local_files_only=True
@@ -78,7 +82,7 @@ def load_tokenizer(folder: Path, name: str, task: Task, parameters: Any) -> Any:
 
 
 def _check_chat_template(tokenizer: Any, name: str) -> None:
-    """A value that is not a text could not be saved with the finished model."""
+    """A value that is not text could not be saved with the finished model."""
     given = tokenizer.chat_template
     for template in given.values() if isinstance(given, dict) else [given]:
         if template is not None and not isinstance(template, str):
@@ -107,32 +111,38 @@ def without_weights(auto_model: Any, config: Any, *, from_spec: bool = False) ->
 
     if from_spec:
         what = "Creating a model from `model.config`"
-        return guarded.build(what, make, FailureCode.UNSUPPORTED_ARCHITECTURE)
-    return guarded.build("Creating a model from config.json", make)
+        return resource_guard.build(what, make, FailureCode.UNSUPPORTED_ARCHITECTURE)
+    return resource_guard.build("Creating a model from config.json", make)
+
+
+def require_head(task: Task, spec: JobSpec, config: Any) -> None:
+    """StageError(unsupported_architecture) if models of this type cannot do the task; known from
+    config.json alone, before weights are downloaded."""
+    if type(config) not in task.auto_model()._model_mapping:
+        raise StageError(
+            FailureCode.UNSUPPORTED_ARCHITECTURE,
+            f"A model of type {config.model_type!r} has no head for {spec.task.variant()}",
+            action=task.without_head,
+            model_type=config.model_type,
+        )
 
 
 def check_model(
     task: Task, spec: JobSpec, config: Any, tokenizer: Any, notice: Callable[[Notice], None]
-) -> Checked:
+) -> ModelFit:
     """Check that architecture, positions, vocabulary and adapter fit the task and tokenizer."""
-    auto = task.auto_model()
-    if type(config) not in auto._model_mapping:
-        raise StageError(
-            FailureCode.UNSUPPORTED_ARCHITECTURE,
-            f"A model of type {config.model_type!r} has no head for {spec.task.variant()}",
-            model_type=config.model_type,
-        )
-    model = without_weights(auto, config, from_spec=spec.model.config is not None)
+    require_head(task, spec, config)
+    model = without_weights(task.auto_model(), config, from_spec=spec.model.config is not None)
     total = size.of_model(model)
 
     def check() -> int:
         _check_vocabulary(model, tokenizer)
         return _max_length(task, spec, model, config, tokenizer)
 
-    max_length = guarded.build("Comparing the tokenizer with config.json", check)
+    max_length = resource_guard.build("Comparing the tokenizer with config.json", check)
     if spec.peft is not None:
         _check_adapter(model, spec, tokenizer, notice)
-    return Checked(max_length, total)
+    return ModelFit(max_length, total, cpu_products.shapes(model))
 
 
 def _max_length(task: Task, spec: JobSpec, model: Any, config: Any, tokenizer: Any) -> int:
@@ -188,7 +198,7 @@ def _natural_limit(table: int | None, config: Any, tokenizer: Any, reserved: int
 def position_limit(model: nn.Module, config: Any) -> int | None:
     """Tokens that the model's position table holds; None for a model without one.
 
-    Rotary, relative and other computed positions have no table, whatever the config says.
+    Rotary, relative and other computed positions have no table, whatever the config states.
     """
     sizes = [
         _usable_rows(module)

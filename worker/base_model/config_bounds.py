@@ -18,7 +18,7 @@ _MOST_LABELS: Final = 100_000
 _LABELS: Final = ("id2label", "label2id")
 
 _COUNTS: Final = re.compile(r"(.*_)?(layers?|heads?|experts?|labels|vocab_size)")
-"""Below 0 these make models of nothing, or errors that nobody understands."""
+"""Below 0 these give empty models or errors that are hard to understand."""
 # The first pattern that matches a name has its bound, ten times that of the largest known models or
 # more. Names without a bound here are bounded by the memory and the time to build the model.
 _BOUNDS: Final = tuple(

@@ -28,7 +28,7 @@ _QUANTIZED: Final = frozenset({"bitsandbytes"})
 
 
 def cleaned(content: Mapping[str, Any], file: str, name: str) -> tuple[dict[str, Any], list[str]]:
-    """`content` without such keys, and the paths of those that the user should hear about.
+    """`content` without such keys, and the paths of those that the user should know about.
 
     StageError(invalid_model) for quantized weights of a kind that is not trained here.
     """

@@ -17,10 +17,10 @@ from huggingface_hub.errors import (
 )
 
 from service.contract.failures import FailureCode, StageError
-from service.contract.paths import PathNotAllowedError, resolve_under_roots
-from service.contract.stages import BaseJob
+from service.contract.fields.paths import PathNotAllowedError, resolve_under_roots
+from service.contract.stage.stages import BaseJob
 from worker.base_model import other_weights
-from worker.base_model.vetted import WEIGHTS, is_followed, is_setting
+from worker.base_model.safe_copy import WEIGHTS, is_followed, is_setting
 from worker.publishing import hub_repository
 
 _ADAPTER: Final = "adapter_config.json"
@@ -28,7 +28,7 @@ _WHOLE: Final = "model.safetensors"
 
 
 @dataclass(frozen=True)
-class Located:
+class ModelSource:
     """A repository or folder whose files are known, but on the Hub not yet downloaded."""
 
     name: str
@@ -67,7 +67,7 @@ class Located:
 
 def locate(
     name: str, revision: str | None, *, roots: list[Path], setting: str, cache_dir: Path
-) -> Located:
+) -> ModelSource:
     """Look `name` up: an absolute path under `roots`, or a Hub id. StageError if it is not found.
 
     `setting` is the field of the spec that contains the name.
@@ -83,10 +83,10 @@ def locate(
     def fetch(wanted: Iterable[str]) -> Path:
         return _download(name, revision, str(info.sha), list(wanted), setting, cache_dir)
 
-    return Located(name, info.sha, files, fetch)
+    return ModelSource(name, info.sha, files, fetch)
 
 
-def of_job(base: BaseJob, own_folder: Path) -> Located:
+def of_job(base: BaseJob, own_folder: Path) -> ModelSource:
     """The finished model of another job; or the weights of its checkpoint, copied into `own_folder`
     together with its training's settings. StageError(model_not_found) if they were deleted."""
     name = base.job if base.step is None else f"{base.job} (step {base.step})"
@@ -101,7 +101,7 @@ def of_job(base: BaseJob, own_folder: Path) -> Located:
     def fetch(_wanted: Iterable[str]) -> Path:
         return base.folder if base.step is None else own_files(files, own_folder)
 
-    return Located(name, base.revision, tuple(files), fetch)
+    return ModelSource(name, base.revision, tuple(files), fetch)
 
 
 def _settings_of(base: BaseJob, name: str) -> Path:
@@ -137,7 +137,7 @@ def own_files(files: Mapping[str, Path], target: Path) -> Path:
     return target
 
 
-def _folder(name: str, roots: list[Path]) -> Located:
+def _folder(name: str, roots: list[Path]) -> ModelSource:
     try:
         folder = resolve_under_roots(name, roots, "FINETUNE_MODEL_ROOTS")
     except PathNotAllowedError as error:
@@ -154,7 +154,7 @@ def _folder(name: str, roots: list[Path]) -> Located:
         raise _unreadable(name, ", ".join(closed))
     files = tuple(path.name for path in inside)
     links = tuple(path.name for path in listed if path.is_symlink() and path not in inside)
-    return Located(name, None, files, lambda _wanted: folder, links)
+    return ModelSource(name, None, files, lambda _wanted: folder, links)
 
 
 def _unreadable(name: str, what: str) -> StageError:
@@ -178,6 +178,8 @@ def _refusal(name: str, revision: str | None, setting: str, error: Exception) ->
     """What a failed lookup means for the user; the error itself if it is not about the name."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     unknown = isinstance(error, RepositoryNotFoundError | HFValidationError)
+    # A mirror's plain 404 lacks the header by which huggingface_hub knows what is missing.
+    unknown = unknown or (status == 404 and type(error) is HfHubHTTPError)
     code = FailureCode.MODEL_NOT_FOUND
     if isinstance(error, GatedRepoError) or (status == 403 and not unknown):
         code = FailureCode.MODEL_ACCESS_DENIED

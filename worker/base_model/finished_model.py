@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from service.contract.failures import FailureCode, StageError
-from service.contract.spec import JobSpec
-from service.contract.stages import StageRequest
+from service.contract.spec.spec import JobSpec
+from service.contract.stage.stages import StageRequest
 from worker.tasks.base import Task
 
 _SHOWN = 8  # names in a message

@@ -7,9 +7,9 @@ from typing import Any, Final
 from transformers import CONFIG_MAPPING
 
 from service.contract.failures import FailureCode, StageError
-from service.contract.model import ModelConfigSpec
+from service.contract.spec.model import ModelConfigSpec
 from worker import failures
-from worker.base_model import config_bounds, config_keys, guarded
+from worker.base_model import config_bounds, config_keys, resource_guard
 
 _TOKEN_IDS: Final = ("bos_token_id", "eos_token_id", "pad_token_id")
 
@@ -42,7 +42,7 @@ def make_config(spec: ModelConfigSpec, tokenizer: Any, folder: Path) -> Any:
     values["vocab_size"] = max(tokenizer.get_vocab().values()) + 1
     kept = _bounded(spec)
     try:
-        config = guarded.build(
+        config = resource_guard.build(
             "Creating a model of these `config_overrides`", lambda: kind(**{**values, **kept})
         )
     except StageError as error:

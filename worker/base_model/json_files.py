@@ -1,4 +1,4 @@
-"""Reading JSON that somebody else wrote: a bounded size, an object, and an error for the user."""
+"""Reading untrusted JSON: a bounded size, an object, and an error for the user."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Whether a model fits the memory and the disk that there are, before a weight is loaded."""
+"""Whether a model fits the machine's memory and disk, checked before a weight is loaded."""
 
 import shutil
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Any, Final
 import psutil
 
 from service.contract.failures import FailureCode, StageError
-from service.contract.spec import JobSpec
+from service.contract.spec.spec import JobSpec
 from worker.devices import memory
 
 _MIB: Final = 1024**2
@@ -144,7 +144,7 @@ def _too_large(size: Size, what: str, there: int, needed: int) -> StageError:
 
 
 def _shown(count: int) -> str:
-    """Two that are compared differ as numbers, too."""
+    """In units so fine that sizes which differ are shown as different numbers."""
     return f"{count / _MIB:,.0f} MiB" if count < 100 * _GIB else f"{count / _GIB:,.1f} GiB"
 
 

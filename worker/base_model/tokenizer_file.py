@@ -1,6 +1,6 @@
 """What a tokenizer.json may ask for, checked before the tokenizers library builds it.
 
-That library runs native code, whose memory no error can take back.
+That library runs native code, and a Python error cannot stop it from using memory.
 """
 
 from collections.abc import Iterator, Mapping

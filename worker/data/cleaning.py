@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, runtime_checkable
 
 from service.contract.failures import FailureCode, StageError
-from service.masking import mask
+from service.system.masking import mask
 from worker.data.table import Cleaner, JobEndingRowError, Row, RowError, Table
 
 SHOWN: Final = 100
@@ -35,7 +35,7 @@ class Columns:
     """Those that the user lists in `task.label_columns`: `dataset.columns` does not map them."""
 
     @classmethod
-    def of(
+    def from_mapping(
         cls,
         known: Iterable[str],
         required: Collection[str],
@@ -135,7 +135,7 @@ class Tally:
 
 
 @dataclass
-class Checking:
+class RowChecker:
     """Yields the usable rows of one split in order; `tally` counts all rows."""
 
     columns: Columns
@@ -146,7 +146,7 @@ class Checking:
     most_read: int | None = None
     """Most rows to read, however few of them can be used."""
     openai_checks: Mapping[str, str] = field(default_factory=dict)
-    """See `service.contract.chat_format`."""
+    """See `service.contract.tasks.chat_format`."""
     finder: FindsColumns | None = None
     tally: Tally = field(default_factory=Tally)
 

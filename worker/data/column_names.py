@@ -28,14 +28,14 @@ class UsualNames:
     script: str = ""
     """The reference that reads them."""
     named: Sequence[Sequence[Names]] = ()
-    """The first of these that the rows have; where they have several of one step, only the spec can
-    tell."""
+    """The first of these that the rows have; where they have several of one step, the spec must
+    decide."""
     own: Collection[str] = ()
     """Those of `named` that the script does not find."""
     in_order: Sequence[str] = ()
     """The task's columns in the order in which the script takes those that have any other name."""
     instead_of: Sequence[str] = ()
-    """Columns one of which every row has; the first stands for them."""
+    """Alternative columns: every row has one of them, and the first is the task's."""
     written: Mapping[tuple[str, ...], str] = field(default_factory=dict)
     """Columns that together are a form of a row → how it becomes text."""
     unused: Mapping[str, str] = field(default_factory=dict)
@@ -91,7 +91,8 @@ class ColumnFinder:
         )
 
     def _is_open(self, ours: str, columns: Columns, found: Collection[str]) -> bool:
-        """What the spec names is taken from nowhere else."""
+        """Whether the column may be found under another name: it is missing, and the spec does not
+        name it."""
         has_no_name = ours in columns.names and columns.names[ours] not in found
         return has_no_name and ours not in self.given
 

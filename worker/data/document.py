@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 from worker.data.table import MAX_ROW_BYTES, Row, RowError, Source, Table, unreadable, unsupported
 from worker.data.text import (
+    RowDecoder,
     json_fault,
     no_object,
     parsing_memory,
@@ -32,7 +33,7 @@ class _Truncated(Exception):
 def rows_of(source: Source) -> Table:
     def rows(_wanted: Collection[str]) -> Iterator[tuple[str, Row | RowError]]:
         for number, (value, is_suspect) in enumerate(_elements(source), start=1):
-            row = value if isinstance(value, dict) else no_object(value)
+            row = value if isinstance(value, dict | RowError) else no_object(value)
             yield f"{source.name}, row {number}", _decoded(row, is_suspect=is_suspect)
 
     return Table(columns=None, rows=rows, name=source.name)
@@ -71,6 +72,9 @@ def looks_like_squad(source: Source) -> bool:
 
 def _questions(article: Any) -> Iterator[tuple[Any, Any]]:
     """(paragraph, question); a RowError for a whole article or paragraph without a list of them."""
+    if isinstance(article, RowError):
+        yield None, article
+        return
     for paragraph in _list(article, "paragraphs"):
         if isinstance(paragraph, RowError):
             yield None, paragraph
@@ -115,7 +119,7 @@ def _decoded(row: Row | RowError, *, is_suspect: bool) -> Row | RowError:
 
 
 def _elements(source: Source) -> Iterator[tuple[Any, bool]]:
-    """(element, whether it may have bytes that are not UTF-8)"""
+    """(element or what is wrong with it, whether it may have bytes that are not UTF-8)"""
     with source.path.open("rb") as file:
         text = _Text(file)
         if not text.enter_data():
@@ -124,7 +128,7 @@ def _elements(source: Source) -> Iterator[tuple[Any, bool]]:
         try:
             for value in text.elements():
                 number += 1
-                yield value, text.has_undecoded
+                yield text.take_fault() or value, text.has_undecoded
             text.finish()
         except _Truncated:
             unreadable(f"{source.name}, row {number + 1}", "the file ends in the middle of it")
@@ -142,7 +146,8 @@ class _Text:
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         self.has_undecoded = False
         """Whether bytes were read that are not UTF-8; each is a lone surrogate in its string."""
-        self._json = json.JSONDecoder()
+        self._json = RowDecoder()
+        self.take_fault = self._json.take_fault
         self._buffer = ""
         self._at = 0
         self._ended = False
@@ -157,6 +162,7 @@ class _Text:
             if first == "{":
                 self._in_object = True
                 first = self._enter_key("data")
+                self.take_fault()  # of what comes before the rows, which is not used
         except (_Truncated, ValueError, RecursionError, MemoryError):
             return False
         return first == "["

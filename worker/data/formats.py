@@ -4,8 +4,8 @@ import json
 from collections.abc import Callable
 from typing import Final
 
-from service.contract.dataset import DataFormat
 from service.contract.failures import FailureCode, StageError
+from service.contract.spec.dataset import DataFormat
 from worker.data import delimited, document, text
 from worker.data.table import Source, Table, unsupported
 

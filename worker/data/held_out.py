@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from service.contract.failures import FailureCode, StageError
-from service.contract.splits import TRAIN, VALIDATION
+from service.contract.spec.splits import TRAIN, VALIDATION
 from worker.data.sources import Data
 from worker.data.table import Row, RowError, Table
 
@@ -56,7 +56,7 @@ class HeldOut:
         wanted = (number for number in np.flatnonzero(self._held == (split == VALIDATION)))
         rows = _Rows(wanted)
         for table in self._data.tables(TRAIN):
-            yield replace(table, rows=partial(rows.of, table))
+            yield replace(table, rows=partial(rows.selected, table))
 
     def _choose(self) -> npt.NDArray[np.bool_]:
         """(rows,) True for the validation rows: at least one, but not all."""
@@ -80,7 +80,9 @@ class _Rows:
         self._next = next(wanted, None)
         self._numbers = count()
 
-    def of(self, table: Table, columns: Collection[str]) -> Iterator[tuple[str, Row | RowError]]:
+    def selected(
+        self, table: Table, columns: Collection[str]
+    ) -> Iterator[tuple[str, Row | RowError]]:
         for row in table.rows(columns):
             if next(self._numbers) == self._next:
                 self._next = next(self._wanted, None)

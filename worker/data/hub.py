@@ -15,8 +15,8 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from service.contract.dataset import HubDataset
 from service.contract.failures import FailureCode, StageError
+from service.contract.spec.dataset import HubDataset
 from worker import failures
 from worker.data.table import Row, Table
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from service.contract.events import Notice
+from service.contract.stage.events import Notice
 
 _FILE: Final = "inferences.json"
 _MOST: Final = 100

@@ -6,7 +6,7 @@ from typing import Any
 
 from datasets.arrow_writer import ArrowWriter
 
-from worker.data.cleaning import Checking, Tally
+from worker.data.cleaning import RowChecker, Tally
 from worker.data.prepared_size import FLUSHED, UNLIMITED, SizeLimit, text_bytes
 from worker.data.table import Table
 
@@ -14,7 +14,7 @@ _REPORT_EVERY = 1000  # rows
 
 
 def write_examples(
-    checking: Checking,
+    checking: RowChecker,
     schema: Any,
     tables: Iterable[Table],
     target: Path,

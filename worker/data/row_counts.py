@@ -4,7 +4,7 @@ from typing import Final
 
 import pyarrow.parquet as pq
 
-from service.contract.dataset import DataFormat
+from service.contract.spec.dataset import DataFormat
 from worker.data.formats import detect
 from worker.data.table import Source
 
@@ -12,7 +12,7 @@ _COUNTED: Final = 64 * 1024**2
 """Bytes of a file whose lines are counted; the rest has as many lines to the byte."""
 _BLOCK: Final = 1024**2
 _LINES: Final = {"jsonl": 0, "text": 0, "csv": 1}
-"""Format → how many of its lines are no rows."""
+"""Format → how many of its lines are not rows."""
 
 
 def estimate(source: Source, data_format: DataFormat) -> int | None:

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from service.contract import splits
-from service.contract.dataset import DataFormat, HubDataset, UploadDataset
 from service.contract.failures import FailureCode, StageError
-from service.contract.paths import PathNotAllowedError, resolve_under_roots
-from service.contract.stages import StageRequest
+from service.contract.fields.paths import PathNotAllowedError, resolve_under_roots
+from service.contract.spec import splits
+from service.contract.spec.dataset import DataFormat, HubDataset, UploadDataset
+from service.contract.stage.stages import StageRequest
 from worker import failures
 from worker.data import hub, row_counts
 from worker.data.formats import open_table
@@ -33,7 +33,7 @@ class Data(Protocol):
         """The user's names of a split's tables, in order."""
 
     def rows(self, split: str) -> int | None:
-        """About how many rows a split has; None if only reading them all would tell."""
+        """About how many rows a split has; None if that is known only after reading them all."""
 
     def tables(self, split: str) -> Iterator[Table]:
         """The tables of a split, one after the other; this may download."""
@@ -83,7 +83,7 @@ class FileData:
         """Reads every file to its end."""
         hashes = self._hashes()
         files = {
-            # The suffix tells `auto` the format.
+            # `auto` finds the format by the suffix.
             split: [[hashes[source.path], Path(source.name).suffix] for source in sources]
             for split, sources in self._files.items()
         }

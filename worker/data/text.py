@@ -2,6 +2,7 @@
 
 import json
 import resource
+from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, BinaryIO, Final
@@ -28,6 +29,8 @@ _OTHER_BOMS: Final = {
 _PIECE: Final = 1024**2
 _LARGE: Final = 4 * 1024**2
 _PARSED: Final = 768 * 1024**2
+_SHOWN: Final = 50
+"""Characters of a key."""
 
 Line = str | RowError
 Numbered = tuple[int, str, RowError | None]
@@ -48,14 +51,37 @@ def text(source: Source) -> Table:
 
 def jsonl(source: Source) -> Table:
     def rows(_wanted: Collection[str]) -> Iterator[tuple[str, Row | RowError]]:
+        decoder = RowDecoder()
         with source.path.open("rb") as file:
             for number, line in _lines(file, source):
                 if isinstance(line, RowError):
                     yield place_of(source, number), line
                 elif line.strip():
-                    yield place_of(source, number), _object(line)
+                    yield place_of(source, number), _object(line, decoder)
 
     return Table(columns=None, rows=rows, name=source.name)
+
+
+class RowDecoder(json.JSONDecoder):
+    """Notes a key that an object has twice, of which json would use the last value in silence."""
+
+    def __init__(self) -> None:
+        super().__init__(object_pairs_hook=self._distinct)
+        self._repeated: str | None = None
+
+    def _distinct(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            self._repeated, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        return found
+
+    def take_fault(self) -> RowError | None:
+        """What is wrong with what was decoded since the last call."""
+        name, self._repeated = self._repeated, None
+        if name is None:
+            return None
+        problem = f"names the key {name[:_SHOWN]!r} more than once: keep one of its values"
+        return RowError(problem, reason="repeated_key")
 
 
 def parsing_memory(characters: int) -> AbstractContextManager[None]:
@@ -135,12 +161,13 @@ def _decoded(raw: bytes) -> tuple[str, RowError | None]:
         return raw.decode(errors="replace"), RowError(problem, reason="invalid_utf8")
 
 
-def _object(line: str) -> Row | RowError:
+def _object(line: str, decoder: RowDecoder) -> Row | RowError:
+    decoder.take_fault()  # of a line before that was not valid further on
     try:
         with parsing_memory(len(line)):
-            value = json.loads(line)
+            value = decoder.decode(line)
     except MemoryError:
         return too_many_values()
     except (ValueError, RecursionError) as error:
         return RowError(json_fault(error), reason="invalid_json")
-    return value if isinstance(value, dict) else no_object(value)
+    return decoder.take_fault() or (value if isinstance(value, dict) else no_object(value))

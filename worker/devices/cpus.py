@@ -32,6 +32,11 @@ def cpu_name(cpuinfo: Path = CPUINFO) -> str:
     return _field(cpuinfo, "model name") or platform.processor() or platform.machine()
 
 
+def cpu_microcode(cpuinfo: Path = CPUINFO) -> str:
+    """The version of the first CPU's microcode; empty where the kernel does not report it."""
+    return _field(cpuinfo, "microcode")
+
+
 def cpu_flags(cpuinfo: Path = CPUINFO) -> list[str]:
     """The instruction sets of the first CPU; empty where the kernel does not report them."""
     return (_field(cpuinfo, "flags") or _field(cpuinfo, "Features")).split()

@@ -20,7 +20,7 @@ from worker.devices.gpus import Device
 
 
 class GpuLockError(Exception):
-    """The folder does not support locks; the message says what to do."""
+    """The folder does not support locks; the message explains what to do."""
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.contract.routing import CPU_QUEUE, gpus_of
-from service.store import claims
-from service.store.claims import Claim
 from service.store.database import Database
-from service.store.fair_queue import Waiting, first_fitting
+from service.store.jobs import claims
+from service.store.jobs.claims import Claim
+from service.store.scheduling.fair_queue import Waiting, first_fitting
 from worker.devices.gpu_locks import GpuLocks, HeldGpus
 from worker.lifecycle.shutdown import Shutdown
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from service.contract.routing import gpus_of
 from service.settings import Settings
-from service.store import prediction_claims
 from service.store.database import Database
+from service.store.interactive import prediction_claims
 from worker.devices.gpu_locks import GpuLocks, HeldGpus, try_lock
 from worker.devices.gpus import Device
 

@@ -10,8 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from service import escaping, logging
+from service import logging
 from service.settings import Settings
+from service.system import escaping
 from worker.doctor import report, scratch
 from worker.doctor.check import Check
 from worker.doctor.registry import CHECKS

@@ -40,7 +40,7 @@ class Check:
 
 
 class Finding(BaseModel):
-    """The result of a check. Unless it is `ok`, it says why and what to do."""
+    """The result of a check. Unless it is `ok`, it explains why and what to do."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import psutil
 
-from service import own_packages
-from service.prctl import adopt_orphans
+from service.system import own_packages
+from service.system.prctl import adopt_orphans
 from worker.doctor.check import Context
 
 _TAIL_CHARACTERS: Final = 1500
@@ -27,7 +27,7 @@ _KILL_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True)
-class Done:
+class ProcessResult:
     """How a process ended."""
 
     status: int | None
@@ -44,7 +44,7 @@ def ending(status: int | None) -> str:
     return f"ended with status {status}" if status >= 0 else f"ended with signal {-status}"
 
 
-def run(reference: str, context: Context, *, seconds: float) -> Done:
+def run(reference: str, context: Context, *, seconds: float) -> ProcessResult:
     """Call `module:function` with the context. When it ends, all that it started is killed.
 
     Its process dies with this one. Its output goes to a file, because a pipe stays open as long as
@@ -73,7 +73,7 @@ def run(reference: str, context: Context, *, seconds: float) -> Done:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(1)
     tail = output.read_text(errors="replace")[-_TAIL_CHARACTERS:].strip()
-    return Done(status, tail, result.read_bytes() if result.exists() else None)
+    return ProcessResult(status, tail, result.read_bytes() if result.exists() else None)
 
 
 def _descendants() -> list[psutil.Process]:

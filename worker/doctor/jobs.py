@@ -8,16 +8,25 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Self
 
-from service.contract.events import CheckpointSaved, Failed, Finished, Metric, Notice, StageEvent
-from service.contract.spec import JobSpec
-from service.contract.stages import PrepareResult, StageRequest, TrainResult
+from service.contract.spec.spec import JobSpec
+from service.contract.stage.events import (
+    CheckpointSaved,
+    Failed,
+    Finished,
+    Metric,
+    Notice,
+    StageEvent,
+)
+from service.contract.stage.stages import PrepareResult, StageRequest, TrainResult
 from service.contract.states import Stage
 from service.settings import Settings
+from service.system import own_packages
 from worker.doctor import isolated, tiny
 from worker.doctor.check import Context
 from worker.processes import fork_client, spawn, stage_command, stage_environment
 from worker.processes.child import Child
 
+_TINY: Final = "worker.doctor.tiny"
 _POLL_SECONDS: Final = 0.05
 _LOG_TAIL_CHARACTERS: Final = 1500
 # Checks compare numbers between runs: by default a job saves and evaluates nothing on the way.
@@ -38,7 +47,7 @@ class StageFailedError(Exception):
 
 
 @dataclass(frozen=True)
-class Ended:
+class FinishedStage:
     """The events of a stage that finished."""
 
     workspace: Path
@@ -91,7 +100,7 @@ class Jobs:
     def __post_init__(self) -> None:
         self._settings = Settings(home=self.folder, malloc="system")
         gpus: Any = self.context.gpus if self.context.device == "cuda" else []
-        self._forks = fork_client.make(self._settings, gpus)
+        self._forks = fork_client.make(self._settings, gpus, also=(_TINY,))
         self._gpus = [str(gpu["uuid"]) for gpu in gpus]
 
     def __enter__(self) -> Self:
@@ -103,7 +112,7 @@ class Jobs:
 
     def train(
         self, body: Mapping[str, Any], *, resume_from: Path | None = None, **training: Any
-    ) -> Ended:
+    ) -> FinishedStage:
         """Prepare the data and run the `train` stage of a job, which is any but its `training`, on
         one GPU or on the CPU, unless its `resources` say otherwise.
 
@@ -131,38 +140,35 @@ class Jobs:
 
     @cached_property
     def _files(self) -> Path:
-        """Written in a process of its own, because torch writes them: a crash there ends the check,
-        and not the report."""
-        files = self.folder / "tiny" / "files"
-        files.mkdir(parents=True, exist_ok=True)
-        context = self.context.model_copy(update={"scratch": files})
-        left = self.deadline - time.monotonic()
-        done = isolated.run("worker.doctor.tiny:write", context, seconds=left)
-        if done.result is None:
-            how = f"{isolated.ending(done.status)}: {done.tail}"
-            raise StageFailedError(f"the process that writes tiny models {how}")
-        return files
+        """Written by a process like a stage's, because torch writes them: a crash there ends the
+        check, and not the report."""
+        request = self._request(Stage.PREPARE, tiny.job("reward", self.folder, ("train",)), {})
+        file = _written(request)
+        command = own_packages.python(_TINY, str(file))
+        return self._end_of(request, command, "process that writes tiny models").workspace
 
-    def _run(self, stage: Stage, body: Mapping[str, Any], **fields: Any) -> Ended:
+    def _run(self, stage: Stage, body: Mapping[str, Any], **fields: Any) -> FinishedStage:
         request = self._request(stage, body, fields)
+        command = stage_command.stage_command(request, _written(request))
+        return self._end_of(request, command, f"stage `{stage}`")
+
+    def _end_of(self, request: StageRequest, command: list[str], name: str) -> FinishedStage:
         folder = request.attempt_dir
-        file, log = folder / "request.json", folder / "job.log"
-        file.write_text(request.model_dump_json(indent=1))
-        command = stage_command.stage_command(request, file)
-        variables = stage_environment.stage_environment(self._settings, stage, request.gpus)
+        log = folder / "job.log"
+        variables = stage_environment.stage_environment(self._settings, request.stage, request.gpus)
         start = self._forks.start if self._forks is not None else spawn.new_interpreter
         with Child(command, variables, folder, log, start=start) as child:
             events = list(self._events(child))
             status = None if time.monotonic() > self.deadline else child.reap()
         last = events[-1] if events else None
         if isinstance(last, Finished):
-            return Ended(request.workspace, events, last.result or {})
+            return FinishedStage(request.workspace, events, last.result or {})
         if isinstance(last, Failed):
             message = f"ended with {last.failure.code}: {last.failure.message}"
         else:
             tail = log.read_text(errors="replace")[-_LOG_TAIL_CHARACTERS:].strip()
             message = f"{isolated.ending(status)} and without a result. Its log: {tail}"
-        raise StageFailedError(f"the stage `{stage}` {message}")
+        raise StageFailedError(f"the {name} {message}")
 
     def _events(self, child: Child) -> Iterator[StageEvent]:
         while not (child.has_exited() or child.at_end) and time.monotonic() < self.deadline:
@@ -190,3 +196,9 @@ class Jobs:
             model_roots=[self.folder],
             **fields,
         )
+
+
+def _written(request: StageRequest) -> Path:
+    file = request.attempt_dir / "request.json"
+    file.write_text(request.model_dump_json(indent=1))
+    return file

@@ -25,7 +25,7 @@ _GIB: Final = 1024**3
 
 
 def describe(torch: TorchView) -> dict[str, JsonValue]:
-    """What the report says of the machine itself."""
+    """The machine itself, for the report."""
     memory = psutil.virtual_memory()
     return {
         "os": _os_name(),

@@ -9,7 +9,7 @@ from typing import Final
 
 from pydantic import JsonValue
 
-from service.masking import MASK, mask
+from service.system.masking import MASK, mask
 
 # Variables that decide how torch, CUDA, NCCL and downloads behave; their values are shown.
 _SHOWN: Final = re.compile(

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from service import locked_folder
+from service.system import locked_folder
 
 _PREFIX: Final = "run-"
 
@@ -16,7 +16,7 @@ _PREFIX: Final = "run-"
 def folder(home: Path) -> Iterator[Path]:
     """An empty folder under `home`, the disk that jobs use; if not writable, a temporary folder.
 
-    Removes the folders of killed runs: nobody holds their locks.
+    Removes the folders of killed runs, whose locks are free.
     """
     root = home / "doctor"
     try:

@@ -1,12 +1,19 @@
 """Tiny models with random weights and without dropout, tokenizers, data and jobs for every task,
-created offline. Seeds are fixed: two calls write the same files."""
+created offline. Seeds are fixed: two calls write the same files.
+
+`python -P -m worker.doctor.tiny <request>` writes them, as a stage does, which a fork server can
+fork.
+"""
 
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from worker.doctor.check import Context, Finding, ok
+from pydantic import BaseModel
+
+from service.contract.stage.stages import StageRequest
+from worker.stages.base import Channel, run_stage
 
 Row = dict[str, Any]
 
@@ -51,13 +58,19 @@ def job(task: str, folder: Path, splits: Sequence[str], **parameters: Any) -> di
     }
 
 
-def write(context: Context) -> Finding:
-    """The models and data of all tasks, in the scratch folder. Imports torch."""
+class Written(BaseModel):
+    """How many models there are in the folder."""
+
+    models: int
+
+
+def main(request: StageRequest, _channel: Channel) -> Written:
+    """Write the models and data of all tasks to the workspace. Imports torch."""
     import torch
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    folder = context.scratch
+    folder = request.workspace
     for body, make in _MODELS.items():
         torch.manual_seed(0)
         make().save_pretrained(folder / body)
@@ -69,7 +82,7 @@ def write(context: Context) -> Finding:
         for split, some in {"train": rows, "validation": rows[:12], "test": asked}.items():
             lines = "".join(json.dumps(row) + "\n" for row in some)
             (folder / f"{task}-{split}.jsonl").write_text(lines)
-    return ok("the models and data of all tasks are written")
+    return Written(models=len(_MODELS))
 
 
 def _to_predict(row: Row) -> Row:
@@ -87,7 +100,7 @@ def _question(text: str) -> Row:
 def _turns(text: str) -> Row:
     words = text.split()
     turns = {"user": " ".join(words[:2]), "assistant": " ".join(words[2:])}
-    return {"messages": [{"role": role, "content": said} for role, said in turns.items()]}
+    return {"messages": [{"role": role, "content": content} for role, content in turns.items()]}
 
 
 def _pair(text: str) -> Row:
@@ -204,3 +217,7 @@ def _encoder_decoder() -> Any:
 
 
 _MODELS: Final = {ENCODER: _encoder, DECODER: _decoder, BOTH: _encoder_decoder}
+
+
+if __name__ == "__main__":
+    run_stage(main)

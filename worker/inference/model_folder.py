@@ -1,4 +1,5 @@
-"""The folder of a model that is asked: a finished model, a checkpoint, or a base model."""
+"""The folder of a model that answers predictions: a finished model, a checkpoint, or a base
+model."""
 
 import shutil
 from dataclasses import dataclass
@@ -9,11 +10,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from service.contract.failures import FailureCode, StageError
-from service.contract.peft import BASE_CONFIG_FOLDER
-from service.contract.prediction_events import PredictorRequest, TrainedModel
-from service.contract.spec import JobSpec
+from service.contract.spec.peft import BASE_CONFIG_FOLDER
+from service.contract.spec.spec import JobSpec
+from service.contract.stage.prediction_events import PredictorRequest, TrainedModel
 from worker.base_model import checks
-from worker.stages.prepare_model import fetch_model, locate_model
+from worker.stages.prepare.model import fetch_model, locate_model
 from worker.tasks import registry
 from worker.tasks.base import Task
 
@@ -97,7 +98,7 @@ def _joined(settings: Path, checkpoint: Path, target: Path) -> Path:
     target.mkdir(parents=True)
     if not (checkpoint / _WEIGHTS).is_file():
         raise StageError(FailureCode.MODEL_NOT_FOUND, "The files of the checkpoint were removed")
-    for path in settings.iterdir():  # files that are read only if they are no links
+    for path in settings.iterdir():  # only files that are not links are read
         if path.is_dir():
             shutil.copytree(path, target / path.name)
         elif not path.name.endswith(".safetensors"):

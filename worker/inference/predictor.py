@@ -11,32 +11,32 @@ from typing import Any, Final
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 
-from service.contract.events import Notice, StageEvent
-from service.contract.prediction_events import TrainedModel
-from service.contract.predictions import PredictionResult
-from service.contract.spec import JobSpec
-from service.contract.splits import TEST
-from service.contract.stages import PrepareResult, StageRequest
+from service.contract.interactive.predictions import PredictionResult
+from service.contract.spec.spec import JobSpec
+from service.contract.spec.splits import TEST
+from service.contract.stage.events import Notice, StageEvent
+from service.contract.stage.prediction_events import TrainedModel
+from service.contract.stage.stages import PrepareResult, StageRequest
 from service.contract.states import Stage
 from worker.base_model import checks, finished_model
 from worker.data import sources
 from worker.inference import model_folder, rows, spec
 from worker.inference.rows import ROWS_FILE
-from worker.stages import evaluate
 from worker.stages.base import Channel
-from worker.stages.data_reporter import DataReporter
-from worker.stages.prepare_data import Preparation
-from worker.stages.prepare_events import Events
-from worker.stages.prepare_model import Model
-from worker.stages.train_inputs import for_device, load_parts
+from worker.stages.prepare.data import Preparation
+from worker.stages.prepare.data_reporter import DataReporter
+from worker.stages.prepare.events import Events
+from worker.stages.prepare.model import Model
+from worker.stages.train import evaluate
+from worker.stages.train.inputs import for_device, load_parts
 from worker.tasks import registry
 from worker.tasks.base import Task, load_splits
 from worker.training import build
 from worker.training.distributed.ranks import Ranks
-from worker.training.evaluation import Evaluator
+from worker.training.evaluation.evaluator import Evaluator
 
 _OF_JOBS: Final = frozenset(("inferred", "unused_column"))
-"""What a job's author can decide, and who asks its model cannot."""
+"""Options that a job's author may set, but a user of its model may not."""
 _MOST_NOTICES: Final = 100
 
 
@@ -90,13 +90,13 @@ class Predictor:
         self._spec = self._complete(first)
         if self._adapter is None:
             finished_model.check_weights(self._spec, self._task, self._model.folder)
-        self._max_length = checks.check_model(
+        self._fit = checks.check_model(
             self._task,
             self._spec,
             self._model.config,
             self._model.tokenizer,
             self._channel.send,
-        ).max_length
+        )
         self._loaded: _Loaded | None = None
 
     def predict(self, given: Sequence[dict[str, Any]]) -> PredictionResult:
@@ -131,7 +131,7 @@ class Predictor:
         request = request.model_copy(update={"prepared": prepared})
         request = for_device(request, self._channel.send)
         accelerator = build.accelerator(request.spec)
-        ranks = Ranks.of(accelerator)
+        ranks = Ranks.from_accelerator(accelerator)
         set_seed(request.spec.training.seed)
         parts = load_parts(
             request,
@@ -177,7 +177,7 @@ class Predictor:
         data = sources.resolve(request, events.progress)
         reporter = DataReporter(request, data, events)
         preparation = Preparation(
-            request.spec, self._task, self._model, self._max_length, data, events, reporter
+            request.spec, self._task, self._model, self._fit.max_length, data, events, reporter
         )
         entry = preparation.run(request.workspace)
         return PrepareResult(
@@ -188,6 +188,7 @@ class Predictor:
             dataset_revision=None,
             data_fingerprint=entry.folder.name,
             splits=entry.splits,
+            model_shapes=self._fit.shapes,
         )
 
     def _evaluated(self, loaded: _Loaded, prepared: PrepareResult, folder: Path) -> dict[str, Path]:
@@ -200,7 +201,7 @@ class Predictor:
             objective,
             job.training,
             lambda: None,
-            Ranks.of(loaded.accelerator),
+            Ranks.from_accelerator(loaded.accelerator),
         )
         set_seed(job.training.seed)
         found = evaluator(TEST, folder / "predictions")

@@ -1,4 +1,4 @@
-"""The rows that a user gives, and what the task's prediction files say about them."""
+"""The rows that a user gives, and their entries in the task's prediction files."""
 
 import json
 import re

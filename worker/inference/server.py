@@ -1,7 +1,7 @@
 """`python -m worker.inference.server request.json`: answers predictions with one model, which it
 keeps in memory, until stdin ends.
 
-The lines are described in service/contract/prediction_events.py.
+The lines are described in service/contract/stage/prediction_events.py.
 """
 
 import os
@@ -16,9 +16,10 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from service import inherited_secrets
 from service.contract.failures import Failure, FailureCode, StageError
-from service.contract.prediction_events import (
+from service.contract.fields.section import Acceptance
+from service.contract.interactive.predictions import MOST_BYTES, PredictionRequest, PredictionResult
+from service.contract.stage.prediction_events import (
     ORDER,
     Answered,
     Ask,
@@ -27,10 +28,9 @@ from service.contract.prediction_events import (
     Stop,
     Written,
 )
-from service.contract.predictions import MOST_BYTES, PredictionRequest, PredictionResult
-from service.contract.section import Acceptance
-from service.contract.stages import EVENT_FD_VARIABLE
-from service.prctl import die_with_parent, forbid_inspection
+from service.contract.stage.stages import EVENT_FD_VARIABLE
+from service.system import inherited_secrets
+from service.system.prctl import die_with_parent, forbid_inspection
 from worker import failures
 
 _WRITE_SECONDS: Final = 0.15
@@ -79,7 +79,7 @@ class Server:
                 given, self._reporter(asked.id), lambda: asked.id in self._stopped
             )
             if asked.id in self._stopped:
-                failure = Failure.of(FailureCode.CANCELLED, "The answer was stopped.")
+                failure = Failure.from_code(FailureCode.CANCELLED, "The answer was stopped.")
                 return Refused(id=asked.id, failure=failure)
             if not result.is_small():
                 raise StageError(

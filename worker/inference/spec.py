@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, TypeAdapter
 
-from service.contract.peft import PeftSpec
-from service.contract.spec import JobSpec
+from service.contract.spec.peft import PeftSpec
+from service.contract.spec.spec import JobSpec
 
 _KEPT: Final = (
     *("per_device_eval_batch_size", "seed", "precision", "full_determinism"),

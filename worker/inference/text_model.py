@@ -13,10 +13,8 @@ from transformers import (
     StoppingCriteriaList,
 )
 
-from service.contract.chat import ChatSpec
 from service.contract.failures import FailureCode, StageError
-from service.contract.prediction_events import PredictorRequest
-from service.contract.predictions import (
+from service.contract.interactive.predictions import (
     ChatInput,
     Choice,
     GenerationOptions,
@@ -24,10 +22,12 @@ from service.contract.predictions import (
     PredictionResult,
     Usage,
 )
-from service.contract.preference import PreferenceSpec
+from service.contract.stage.prediction_events import PredictorRequest
+from service.contract.tasks.chat import ChatSpec
+from service.contract.tasks.preference import PreferenceSpec
 from worker.data.table import RowError
 from worker.inference import called_tools, model_folder
-from worker.inference.writing import Following, Likely, Penalties, Writer
+from worker.inference.writing import LogprobRecorder, Penalties, Writer, WriterFeed
 from worker.tasks.chat import rows
 from worker.tasks.chat.answers import DEFAULT_LIMIT
 from worker.tasks.chat.problems import Problems
@@ -158,8 +158,8 @@ class TextModel:
         config = self._config(len(prompt.ids), prompt.turn_ends, options)
         ends = frozenset(end_tokens(config))
         writers = [Writer(tokenizer, ends, options.stop, prompt.context) for _ in range(options.n)]
-        likely = None if options.logprobs is None else Likely(tokenizer, options.logprobs)
-        following = Following(writers, written, is_stopped, likely)
+        likely = None if options.logprobs is None else LogprobRecorder(tokenizer, options.logprobs)
+        following = WriterFeed(writers, written, is_stopped, likely)
         processors = LogitsProcessorList([likely] if likely is not None else [])
         if options.presence_penalty or options.frequency_penalty:
             penalties = (options.presence_penalty, options.frequency_penalty)

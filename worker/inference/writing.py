@@ -1,4 +1,4 @@
-"""Text as it is generated: pieces that split no character, stop strings, and what was likely."""
+"""Text as it is generated: pieces of whole characters, stop strings, and likely tokens."""
 
 import re
 from collections.abc import Callable, Collection, Sequence
@@ -9,7 +9,7 @@ import torch
 from tokenizers.decoders import DecodeStream
 from transformers import LogitsProcessor, StoppingCriteria
 
-from service.contract.predictions import Choice, Logprob, TokenLogprob
+from service.contract.interactive.predictions import Choice, Logprob, TokenLogprob
 
 
 @dataclass
@@ -79,16 +79,16 @@ def _overlap(text: str, stop: str) -> int:
     return next((length for length in lengths if text.endswith(stop[:length])), 0)
 
 
-class Following(StoppingCriteria):
+class WriterFeed(StoppingCriteria):
     """Passes each new token to its writer; ends a row when its writer is done, and all of them when
-    `is_stopped` says so. `written` is called after each step."""
+    `is_stopped` is true. `written` is called after each step."""
 
     def __init__(
         self,
         writers: Sequence[Writer],
         written: Callable[[list[str]], None],
         is_stopped: Callable[[], bool],
-        likely: "Likely | None",
+        likely: "LogprobRecorder | None",
     ) -> None:
         self._writers = writers
         self._written = written
@@ -102,7 +102,7 @@ class Following(StoppingCriteria):
             if writer.is_done:
                 continue
             if self._likely is not None:
-                writer.logprobs.append(self._likely.of(number, token))
+                writer.logprobs.append(self._likely.logprob(number, token))
             writer.add(token)
         self._written([writer.shown for writer in self._writers])
         everything = self._is_stopped()
@@ -110,7 +110,7 @@ class Following(StoppingCriteria):
         return torch.tensor(ended, device=input_ids.device)
 
 
-class Likely(LogitsProcessor):
+class LogprobRecorder(LogitsProcessor):
     """Keeps the log-probabilities of the next token, before penalties and temperature."""
 
     def __init__(self, tokenizer: Any, top: int) -> None:
@@ -122,7 +122,7 @@ class Likely(LogitsProcessor):
         self._logprobs = torch.log_softmax(scores.float(), dim=-1)
         return scores
 
-    def of(self, row: int, token: int) -> TokenLogprob:
+    def logprob(self, row: int, token: int) -> TokenLogprob:
         values = self._logprobs[row]
         best = torch.topk(values, self._top) if self._top else None
         top = [] if best is None else zip(best.indices.tolist(), best.values.tolist(), strict=True)
@@ -133,7 +133,7 @@ class Likely(LogitsProcessor):
 
     def _described(self, token: int, value: float) -> dict[str, Any]:
         text, content = _token(self._tokenizer, token)
-        # JSON has no infinity: what cannot be written is as unlikely as can be said.
+        # JSON has no infinity, so an impossible token gets a very small value.
         return {"token": text, "logprob": max(value, -9999.0), "bytes": list(content)}
 
 

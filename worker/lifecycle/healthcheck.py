@@ -4,8 +4,8 @@ import socket
 import sys
 
 from service.settings import Settings, get_settings
-from service.store import queries
 from service.store.database import Database
+from service.store.jobs import queries
 
 
 def is_alive(database: Database, hostname: str, settings: Settings) -> bool:

@@ -1,5 +1,6 @@
 """The worker's row in the database, kept up to date by a thread of its main process."""
 
+import importlib.util
 import os
 import threading
 from collections.abc import Iterator
@@ -11,11 +12,17 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from service.store import workers
+from service.contract import worker_needs
 from service.store.database import Database
-from service.store.workers import WorkerInfo
+from service.store.scheduling import registration
+from service.store.scheduling.registration import WorkerInfo
 
 log = structlog.get_logger(__name__)
+
+
+def packages() -> list[str]:
+    """Those of `worker_needs.PACKAGES` that are installed here; none of them is imported."""
+    return [name for name in worker_needs.PACKAGES if importlib.util.find_spec(name) is not None]
 
 
 class Registration:
@@ -50,7 +57,7 @@ class Registration:
         self._thread.join(self._beat_seconds)
         try:
             with self._connection() as session:
-                workers.remove(session, self._info.id)
+                registration.remove(session, self._info.id)
         except SQLAlchemyError as error:
             log.warning("worker.unregister_failed", error=str(error.__cause__))
 
@@ -66,10 +73,10 @@ class Registration:
     def _beat(self) -> None:
         doctor = self._doctor_report
         with self._connection() as session:
-            if not workers.seen(session, self._info.id):
-                workers.register(session, replace(self._info, doctor=doctor))
+            if not registration.seen(session, self._info.id):
+                registration.register(session, replace(self._info, doctor=doctor))
             elif doctor is not None and doctor != self._info.doctor:
-                workers.examined(session, self._info.id, doctor)
+                registration.examined(session, self._info.id, doctor)
         self._info = replace(self._info, doctor=doctor)
 
     @contextmanager

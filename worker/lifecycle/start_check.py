@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import structlog
 
-from service import child_environment, inherited_secrets, own_packages
+from service.system import child_environment, inherited_secrets, own_packages
 
 log = structlog.get_logger(__name__)
 

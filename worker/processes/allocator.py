@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from service import child_environment
+from service.system import child_environment
 
 AUTO: Final = "auto"
 SYSTEM: Final = "system"
@@ -43,7 +43,7 @@ _PROBE_SECONDS: Final = 30.0
 
 
 class AllocatorError(Exception):
-    """The library named in the settings cannot be loaded; the message says what to do."""
+    """The library named in the settings cannot be loaded; the message explains what to do."""
 
 
 def find(wanted: str, *, with_gpu: bool) -> str:

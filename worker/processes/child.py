@@ -13,7 +13,7 @@ from typing import Final, Self
 import structlog
 from pydantic import ValidationError
 
-from service.contract.events import STAGE_EVENT, StageEvent
+from service.contract.stage.events import STAGE_EVENT, StageEvent
 from worker.processes import spawn
 from worker.processes.spawn import Launch, Start
 from worker.sandbox.view import View

@@ -21,10 +21,10 @@ import structlog
 
 import service
 import worker
-from service import inherited_secrets, own_packages
 from service.contract.states import Stage
-from service.prctl import adopt_orphans
 from service.settings import Settings
+from service.system import inherited_secrets, own_packages
+from service.system.prctl import adopt_orphans
 from worker.devices.gpus import Device
 from worker.processes import control_group, kernel_limits, linux, priority, spawn
 from worker.processes.fork_protocol import (
@@ -42,8 +42,8 @@ from worker.processes.stage_environment import stage_environment
 log = structlog.get_logger(__name__)
 
 STAGE_MODULES: Final = (
-    *(f"worker.stages.{stage}" for stage in Stage),
-    "worker.stages.preview",
+    *(f"worker.stages.{stage}.stage" for stage in Stage),
+    "worker.stages.preview.stage",
     LAUNCHER,
     PREDICTOR,
 )
@@ -71,7 +71,7 @@ IMPORTS: Final = (*STAGE_MODULES, "worker.inference.text_model", "mlflow")
 IMPORTS_WITH_GPU: Final = (
     *("torch", "torch._dynamo", "torch.distributed.tensor", "transformers", "datasets"),
     *("accelerate", "transformers.modeling_utils", "transformers.models.auto.modeling_auto"),
-    *(LAUNCHER, PREDICTOR, "worker.stages.publish", "mlflow"),
+    *(LAUNCHER, PREDICTOR, "worker.stages.publish.stage", "mlflow"),
 )
 
 
@@ -83,8 +83,11 @@ class UnfitError(NoForkError):
     """The fork server can never start stages: an import has started threads or CUDA."""
 
 
-def make(settings: Settings, gpus: Sequence[Device]) -> "ForkClient | None":
+def make(
+    settings: Settings, gpus: Sequence[Device], also: Sequence[str] = ()
+) -> "ForkClient | None":
     """The fork client of a worker with these GPUs; None if settings or system do not allow one.
+    `also`: modules that run as stages do.
 
     On a MIG instance torch counts devices by starting CUDA, so stages there are not forked.
     """
@@ -95,7 +98,8 @@ def make(settings: Settings, gpus: Sequence[Device]) -> "ForkClient | None":
         return None
     # All stages have the environment of `train`, except for the LATE variables.
     environment = stage_environment(settings, Stage.TRAIN)
-    return ForkClient(environment, imports=IMPORTS_WITH_GPU if gpus else IMPORTS)
+    imports = IMPORTS_WITH_GPU if gpus else IMPORTS
+    return ForkClient(environment, modules=(*STAGE_MODULES, *also), imports=imports)
 
 
 class ForkClient:
@@ -183,17 +187,22 @@ class _Server:
         self._born = time.monotonic()
         self._first_bytes: int | None = None  # known when it is ready
         with theirs:
-            self._process = subprocess.Popen(
-                [
-                    *own_packages.python("worker.stages.fork_server"),
-                    *(str(theirs.fileno()), *imports, _ROOM),
-                ],
-                env={**environment, **FORKABLE},
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
+            self._process = self._start_process({**environment, **FORKABLE}, theirs, imports)
         self._gate = self._ask_for_spare()
+
+    def _start_process(
+        self, environment: Mapping[str, str], theirs: socket.socket, imports: Sequence[str]
+    ) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            [
+                *own_packages.python("worker.stages.fork_server"),
+                *(str(theirs.fileno()), *imports, _ROOM),
+            ],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            pass_fds=(theirs.fileno(),),
+            start_new_session=True,
+        )
 
     @property
     def pid(self) -> int:
@@ -232,7 +241,7 @@ class _Server:
                 stdin = [wanted.stdin] if request.has_stdin else []
                 descriptors = [wanted.output, wanted.events, *stdin, *secrets, *wanted.locks]
                 socket.send_fds(self._gate, [message], descriptors)
-        except OSError:  # it was killed, the group is gone, or the message is too long
+        except OSError:  # it was killed, its group has ended, or the message is too long
             spare.end()
             raise
         self._gate.close()
@@ -303,7 +312,7 @@ class _Forked:
             raise NoForkError("the forked process ended at once")
         pid, intermediate, fault = message.decode().split(" ", 2)
         self.pid, self._intermediate = int(pid), int(intermediate)
-        # Raises ChildProcessError if it is no child.
+        # Raises ChildProcessError if it is not a child.
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         self.returncode: int | None = None
         if fault:

@@ -5,8 +5,8 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
-from service.child_environment import PROXIES
-from service.contract.resources import MOST_PROCESSES
+from service.contract.spec.resources import MOST_PROCESSES
+from service.system.child_environment import PROXIES
 
 READY: Final = b"ready"
 """The server's first message, after its imports; any other message says why it cannot fork."""
@@ -23,7 +23,7 @@ MOST_DESCRIPTORS: Final = 4 + MOST_PROCESSES
 LAUNCHER: Final = "worker.stages.launch_ranks"
 """The stage that forks again, to start its ranks."""
 PREDICTOR: Final = "worker.inference.server"
-"""Runs until its stdin ends, and has no result: a process like a stage, but none."""
+"""Runs until its stdin ends, and has no result: it starts like a stage, but is not one."""
 
 LATE: Final = frozenset(
     {"HF_HUB_OFFLINE", "HF_HOME", "CUDA_VISIBLE_DEVICES", "TMPDIR", "HOME"}

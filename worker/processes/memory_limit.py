@@ -25,7 +25,7 @@ def added_memory(limit: int) -> Iterator[None]:
 def _soft_limit(given: tuple[int, int], limit: int) -> int:
     try:
         used = int(_statm().split()[_DATA]) * resource.getpagesize()
-    except (OSError, ValueError, IndexError):  # no /proc: the operator's limit has to do
+    except (OSError, ValueError, IndexError):  # without /proc there is only the operator's limit
         return given[0]
     bounds = [used + limit, *(each for each in given if each != resource.RLIM_INFINITY)]
     return min(bounds)

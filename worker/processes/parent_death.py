@@ -7,7 +7,7 @@
 import runpy
 import sys
 
-from service.prctl import die_with_parent
+from service.system.prctl import die_with_parent
 
 
 def main() -> None:

@@ -40,11 +40,11 @@ def _remove_orphans() -> None:
 
 
 def remove(folder: Path) -> None:
-    """With everything that a stage has put there; a missing folder is no error."""
+    """Remove the folder with all its content; a missing folder is not an error."""
     try:
         shutil.rmtree(folder, ignore_errors=True)
     except RecursionError:
         log.info("folder.nested_deeply", folder=str(folder))
-    if folder.exists():  # nested deeply, or the stage has made folders that nobody may enter
+    if folder.exists():  # nested deeply, or the stage has made folders without access rights
         for command in (["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
             subprocess.run([*command, "--", str(folder)], stderr=subprocess.DEVNULL, check=False)

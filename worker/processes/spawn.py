@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from service import inherited_secrets
-from service.contract.stages import EVENT_FD_VARIABLE
-from service.prctl import adopt_orphans
+from service.contract.stage.stages import EVENT_FD_VARIABLE
+from service.system import inherited_secrets
+from service.system.prctl import adopt_orphans
 from worker.processes import control_group, kernel_limits, priority
 from worker.sandbox.confined_command import confined
 from worker.sandbox.view import View
@@ -18,7 +18,7 @@ from worker.sandbox.view import View
 class Launch:
     """`output` (the job's log), `events` (the pipe), `stdin` and `locks` (on the stage's GPUs, held
     until it has ended) are file descriptors of this process. `secrets` are set in the stage's
-    environment, but only once it runs (`service.inherited_secrets`). `limits` are those of
+    environment, but only once it runs (`service.system.inherited_secrets`). `limits` are those of
     `worker.processes.kernel_limits`. Without a `view` the stage is not confined. `group` is the
     folder of the control group that it joins before it can start a process. `nice`: its priority,
     as `worker.processes.priority` lowers it."""

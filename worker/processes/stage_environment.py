@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from service import child_environment, own_packages
-from service.contract import project_cache
 from service.contract.roles import DEFAULT_PROJECT
+from service.contract.stage import project_cache
 from service.contract.states import Stage
 from service.settings import Settings
+from service.system import child_environment, own_packages
 from worker.processes import allocator
 from worker.sandbox import layers, machine
 
@@ -44,7 +44,7 @@ def stage_environment(
     """
     environment = child_environment.split(_given(settings, stage))[0] | _ours(gpus)
     environment |= own_packages.variables(environment, partial(_may_read, settings))
-    own_home = str(project_cache.of(settings.cache_dir, project_id) / project_cache.HF_HOME)
+    own_home = str(project_cache.folder_of(settings.cache_dir, project_id) / project_cache.HF_HOME)
     # The default project shares the operator's, which no other project's stage may change.
     if project_id != DEFAULT_PROJECT or "HF_HOME" not in environment:
         environment["HF_HOME"] = own_home

@@ -1,6 +1,6 @@
 """Metadata of the base model's card that also holds for a fine-tuned one: language, license, tags.
 
-Anybody can write a card. Invalid metadata is left out, because the Hub would reject a card that
+A card may hold anything. Invalid metadata is left out, because the Hub would reject a card that
 repeats it.
 """
 
@@ -12,8 +12,8 @@ from typing import Any, Final
 import yaml
 from huggingface_hub import metadata_load
 
-from service.contract.stages import BaseCard, BaseJob
-from service.contract.tasks import TASKS
+from service.contract.stage.stages import BaseCard, BaseJob
+from service.contract.tasks.tasks import TASKS
 
 CARD: Final = "README.md"
 _MOST_BYTES: Final = 1 << 20

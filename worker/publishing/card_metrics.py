@@ -5,11 +5,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from service import escaping
-from service.contract.dataset import HubDataset
-from service.contract.spec import JobSpec
-from service.contract.stages import StageRequest, TrainResult
-from service.contract.tasks import TASKS
+from service.contract.spec.dataset import HubDataset
+from service.contract.spec.spec import JobSpec
+from service.contract.stage.stages import StageRequest, TrainResult
+from service.contract.tasks.tasks import TASKS
+from service.system import escaping
 
 _EVAL_PREFIX: Final = "eval_"
 _TEST_PREFIX: Final = "test_"

@@ -1,4 +1,4 @@
-"""Whether the operator's token may write to a job's repository, and why not."""
+"""Whether the job's token may write to its repository, and why not."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,8 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 
 from service.contract.failures import FailureCode, StageError
-from service.masking import mask
+from service.contract.spec.spec import JobSpec
+from service.system.masking import mask
 
 
 def full_model_id(api: HfApi, model_id: str) -> str:
@@ -33,10 +34,16 @@ def require_write(api: HfApi, model_id: str) -> None:
             raise
 
 
+def name_of_token(spec: JobSpec) -> str:
+    """Whose it is, at the beginning of a sentence."""
+    secret = spec.hub_token_secret
+    return "The operator's Hub token" if secret is None else f"The Hub token in `{secret}`"
+
+
 @contextmanager
-def refusals_explained(api: HfApi, model_id: str) -> Iterator[None]:
+def refusals_explained(api: HfApi, token: str, model_id: str) -> Iterator[None]:
     """Raise StageError if the Hub refuses access: hub_unauthorized for a read-only token, else
-    hub_forbidden."""
+    hub_forbidden. `token`: its name."""
     try:
         yield
     except HfHubHTTPError as error:
@@ -45,7 +52,8 @@ def refusals_explained(api: HfApi, model_id: str) -> Iterator[None]:
         account = _account(api)
         if account is None:
             raise
-        raise _refusal(account, model_id, mask(error.server_message or str(error))) from error
+        answer = mask(error.server_message or str(error))
+        raise _refusal(account, token, model_id, answer) from error
 
 
 def _account(api: HfApi) -> dict[str, Any] | None:
@@ -56,19 +64,19 @@ def _account(api: HfApi) -> dict[str, Any] | None:
         return None
 
 
-def _refusal(account: dict[str, Any], model_id: str, answer: str) -> StageError:
+def _refusal(account: dict[str, Any], token: str, model_id: str, answer: str) -> StageError:
     name = account["name"]
     if account.get("auth", {}).get("accessToken", {}).get("role") == "read":
         return StageError(
             FailureCode.HUB_UNAUTHORIZED,
-            f"The operator's Hub token may not write to {model_id!r}: it has the role `read`.",
+            f"{token} may not write to {model_id!r}: it has the role `read`.",
             model_id=model_id,
             answer=answer,
         )
     namespaces = [name, *(organization["name"] for organization in account.get("orgs", []))]
     return StageError(
         FailureCode.HUB_FORBIDDEN,
-        f"The operator's Hub token may not write to {model_id!r} ({answer}). "
+        f"{token} may not write to {model_id!r} ({answer}). "
         f"The namespaces of its account: {', '.join(namespaces)}.",
         model_id=model_id,
         namespaces=namespaces,

@@ -15,7 +15,8 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from service.contract.failures import FailureCode, StageError
-from service.contract.hub import HubSpec
+from service.contract.spec.hub import HubSpec
+from service.contract.stage.stages import StageRequest
 from worker.publishing import hub_access
 
 Files = Mapping[str, Path]
@@ -34,6 +35,12 @@ _CARD: Final = "README.md"
 def settings_dir(attempt_dir: Path) -> Path:
     """Where `train` writes the model without its weights, for pushes of its checkpoints."""
     return attempt_dir / "hub"
+
+
+def newest_settings(workspace: Path) -> Path:
+    """Those of the newest attempt that has written them."""
+    found = workspace.glob(f"attempts/*/{settings_dir(Path()).name}")
+    return max(found, key=lambda folder: int(folder.parent.name))
 
 
 def model_files(settings: Path, checkpoint: Path) -> Files:
@@ -63,6 +70,11 @@ def checkpoint_files(checkpoints: Sequence[Path], target: HubSpec) -> Files:
     }
 
 
+def title_of(checkpoint: Path) -> str:
+    """Of the commit with its model."""
+    return f"Training in progress, step {checkpoint.name}"
+
+
 def _inside(folder: Path) -> Files:
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
     return {path.relative_to(folder).as_posix(): path for path in files}
@@ -79,9 +91,13 @@ def _is_of_last(name: str) -> bool:
 class Repository:
     """The branch that a job pushes to. Raises the client's errors."""
 
-    def __init__(self, target: HubSpec, endpoint: str | None) -> None:
+    def __init__(self, request: StageRequest) -> None:
+        """The request must have a target."""
         disable_progress_bars()
-        self._api = HfApi(endpoint=endpoint, token=_token(), library_name="finetune-service")
+        target = request.hub_target
+        assert target is not None
+        self._token = hub_access.name_of_token(request.spec)
+        self._api = HfApi(request.hub_endpoint, _token(), library_name="finetune-service")
         self._target = target.model_copy(
             update={"model_id": hub_access.full_model_id(self._api, target.model_id)}
         )
@@ -97,12 +113,18 @@ class Repository:
         Raises StageError(hub_forbidden or hub_unauthorized) without write access.
         """
         target = self._target
-        with hub_access.refusals_explained(self._api, target.model_id):
+        with hub_access.refusals_explained(self._api, self._token, target.model_id):
             url = self._api.create_repo(target.model_id, private=target.private, exist_ok=True)
             hub_access.require_write(self._api, target.model_id)
             if target.revision != _MAIN:
                 self._api.create_branch(target.model_id, branch=target.revision, exist_ok=True)
         return str(url)
+
+    def titles(self, job_id: str) -> set[str]:
+        """Of the job's commits on the branch."""
+        name, revision = self._target.model_id, self._target.revision
+        commits = self._api.list_repo_commits(name, revision=revision)
+        return {commit.title for commit in commits if job_id in commit.message}
 
     def head(self) -> str:
         """The branch's newest commit."""
@@ -113,6 +135,11 @@ class Repository:
         """Add `files`, and delete files of the job's earlier pushes that `files` lacks."""
         additions = [CommitOperationAdd(name, path) for name, path in files.items()]
         return Change(self._api, self._target, additions, self._superseded(files, workspace))
+
+    def checkpoint_change(self, checkpoint: Path, settings: Path, workspace: Path) -> "Change":
+        """The model of a checkpoint, and what else of it `hub.strategy` pushes."""
+        model = model_files(settings, checkpoint)
+        return self.change({**model, **checkpoint_files([checkpoint], self._target)}, workspace)
 
     def _superseded(self, files: Files, workspace: Path) -> list[CommitOperationDelete]:
         target = self._target
@@ -143,12 +170,16 @@ class Change:
             self.target.model_id, self.additions, revision=self.target.revision
         )
 
-    def commit(self, message: str, parent: str | None = None) -> CommitInfo:
-        """With `parent`, only if that is still the newest commit; otherwise the Hub returns 412."""
+    def commit(self, title: str, job_id: str, parent: str | None = None) -> CommitInfo:
+        """With `parent`, only if that is still the newest commit; otherwise the Hub returns 412.
+
+        The commit's description names the job: several jobs may push to a repository.
+        """
         return self.api.create_commit(
             self.target.model_id,
             [*self.additions, *self.deletions],
-            commit_message=message,
+            commit_message=title,
+            commit_description=job_id,
             revision=self.target.revision,
             parent_commit=parent,
         )
@@ -166,9 +197,5 @@ def refusals_explained() -> Iterator[None]:
 def _token() -> str:
     token = os.environ.get("HF_TOKEN")
     if not token:
-        raise StageError(
-            FailureCode.HUB_UNAUTHORIZED,
-            "No Hub token is set.",
-            action="Set FINETUNE_HUB_TOKEN, restart, then `finetune retry JOB`.",
-        )
+        raise StageError(FailureCode.HUB_UNAUTHORIZED, "No Hub token is set.")
     return token

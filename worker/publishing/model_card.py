@@ -8,11 +8,11 @@ from urllib.parse import quote
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from service import escaping
-from service.contract.dataset import HubDataset, UploadDataset
-from service.contract.spec import JobSpec
-from service.contract.stages import BaseCard, PrepareResult, StageRequest, TrainResult
-from service.contract.tasks import TASKS
+from service.contract.spec.dataset import HubDataset, UploadDataset
+from service.contract.spec.spec import JobSpec
+from service.contract.stage.stages import BaseCard, PrepareResult, StageRequest, TrainResult
+from service.contract.tasks.tasks import TASKS
+from service.system import escaping
 from worker.publishing import card_metrics, usage_code
 from worker.publishing.task_texts import TASK_TEXTS
 

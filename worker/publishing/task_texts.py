@@ -1,4 +1,4 @@
-"""What a model card says about each task: code that uses the model, and what it cannot do."""
+"""The text of a model card about each task: code that uses the model, and the model's limits."""
 
 from dataclasses import dataclass
 from typing import Final

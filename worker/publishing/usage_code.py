@@ -4,9 +4,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from service import escaping
-from service.contract.peft import BASE_CONFIG_FOLDER
-from service.contract.spec import JobSpec
+from service.contract.spec.peft import BASE_CONFIG_FOLDER
+from service.contract.spec.spec import JobSpec
+from service.system import escaping
 from worker.publishing import adapter_snippet
 from worker.publishing.task_texts import TASK_TEXTS
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from service import own_packages
+from service.system import own_packages
 from worker.sandbox.view import View
 
 

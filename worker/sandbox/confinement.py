@@ -4,7 +4,7 @@ import os
 import sys
 from typing import NoReturn
 
-from service.contract.stages import EVENT_FD_VARIABLE
+from service.contract.stage.stages import EVENT_FD_VARIABLE
 from worker.sandbox import landlock, namespaces
 from worker.sandbox import system_calls as sys_
 from worker.sandbox.view import Layer, View
@@ -28,15 +28,15 @@ def enter(view: View) -> None:
 
 
 def report(error: OSError) -> NoReturn:
-    """That this process could not be confined; ends it."""
-    from service.contract.events import Failed
+    """Report that this process could not be confined, and end it."""
     from service.contract.failures import Failure, FailureCode
+    from service.contract.stage.events import Failed
 
     message = f"The stage could not be confined: {error}"
     sys.stderr.write(f"{message}\n")
     sys.stderr.flush()
     descriptor = os.environ.get(EVENT_FD_VARIABLE)
     if descriptor is not None:
-        event = Failed(failure=Failure.of(FailureCode.SANDBOX_INCOMPLETE, message))
+        event = Failed(failure=Failure.from_code(FailureCode.SANDBOX_INCOMPLETE, message))
         os.write(int(descriptor), event.model_dump_json().encode() + b"\n")
     os._exit(_EXIT_FAILED)

@@ -10,8 +10,8 @@ from typing import Final
 
 import structlog
 
-from service import own_packages
 from service.settings import Settings
+from service.system import own_packages
 from worker.sandbox import landlock, machine
 from worker.sandbox.confined_command import confined
 from worker.sandbox.view import Layer, View
@@ -30,13 +30,13 @@ def used(settings: Settings) -> tuple[Layer, ...]:
     """The layers that confine a stage; none if FINETUNE_SANDBOX is off."""
     if settings.sandbox == "off" or sys.platform != "linux":
         return ()
-    wanted = [Layer(name) for name in settings.sandbox_layers.split(",") if name]
+    wanted = [Layer(name) for name in settings.sandbox_layers.split(",")]
     return tuple(layer for layer in Layer if layer in wanted and _available(layer))
 
 
 def missing(settings: Settings) -> list[str]:
-    """What stages can still do here, in the order of its weight; empty where FINETUNE_SANDBOX is
-    off, because the operator knows."""
+    """What stages can still do here, the most serious first; empty where FINETUNE_SANDBOX is off,
+    because the operator knows that."""
     if settings.sandbox == "off":
         return []
     layers = used(settings)
@@ -85,8 +85,9 @@ def _available(layer: Layer) -> bool:
 
 @lru_cache
 def _has_namespaces() -> bool:
-    """Tried in a process of its own: what a kernel, a container or a policy forbids differs. One
-    that was killed, as for memory, says nothing about it: stages must not be confined less."""
+    """Tried in a process of its own, because kernels, containers and policies differ in what they
+    forbid. If that process was killed, for example for memory, nothing follows: stages must not be
+    confined less."""
     for _ in range(_MOST_TRIALS):
         status, reason = _try_namespaces()
         if status not in (None, -signal.SIGKILL):

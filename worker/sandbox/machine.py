@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from service import own_packages
+from service.system import own_packages
 
 # Of /etc only what programs and libraries read: an operator may keep secrets there.
 _ETC: Final = (

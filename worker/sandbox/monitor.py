@@ -13,23 +13,19 @@ import signal
 import sys
 from typing import NoReturn
 
-PASSED_ON = (signal.SIGTERM, signal.SIGUSR1)
-
 
 def outside(first: int, status: int) -> NoReturn:
-    """Wait for the stage and end in the same way. The supervisor's signals go to the whole group:
-    this process must survive them."""
+    """Wait for the stage and end in the same way.
+
+    The supervisor's signals go to the whole group: `enter` has blocked them for this process.
+    """
     with os.fdopen(status, "rb") as pipe:
-        pipe.readline()  # the stage runs
-        for number in signal.sigpending() & set(PASSED_ON):
-            os.kill(0, number)  # it came too early for the stage
-        told = pipe.readline()
+        line = pipe.readline()
     own = os.waitpid(first, 0)[1]
-    _end_like(os.waitstatus_to_exitcode(int(told) if told.strip() else own))
+    _end_like(os.waitstatus_to_exitcode(int(line) if line.strip() else own))
 
 
 def first(stage: int, status: int) -> NoReturn:
-    os.write(status, b"started\n")
     while True:
         pid, ended = os.wait()
         if pid == stage:

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Final, NoReturn
 
-from service.prctl import die_with_parent
+from service.system.prctl import die_with_parent
 from worker.sandbox import monitor, mounts
 from worker.sandbox import system_calls as sys_
 from worker.sandbox.view import View
@@ -22,6 +22,8 @@ from worker.sandbox.view import View
 _MONITOR: Final = monitor.__file__
 _GET_FLAGS, _SET_FLAGS = 0x8913, 0x8914
 _IS_UP: Final = 0x1
+_PASSED_ON: Final = (signal.SIGTERM, signal.SIGUSR1)
+_FORKED: Final = b"."
 
 
 def enter(view: View) -> None:
@@ -30,24 +32,41 @@ def enter(view: View) -> None:
     The calling process must have one thread. Raises OSError in the calling process if the kernel
     refuses; in the new ones an error ends the stage.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, monitor.PASSED_ON)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
     _own_users(view)
     reader, writer = os.pipe()
+    passed_on, passing_on = os.pipe()
     first = os.fork()
     if first:
         os.close(writer)
         die_with_parent(os.getppid())  # new credentials may have cleared it
         sys_.drop_capabilities()
+        _pass_on_early_signals(reader)
+        os.close(passing_on)
         _become_monitor("outside", first, reader)
     os.close(reader)
+    os.close(passing_on)
     die_with_parent(os.getppid())
     mounts.enter(view)
     stage = os.fork()
     if stage:
         sys_.drop_capabilities()
+        os.write(writer, _FORKED)
         _become_monitor("first", stage, writer)
     os.close(writer)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, monitor.PASSED_ON)
+    os.read(passed_on, 1)  # ends once it is closed on the other side
+    os.close(passed_on)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+
+
+def _pass_on_early_signals(status: int) -> None:
+    """Send the whole group again what arrived before the stage was one of it.
+
+    The stage blocks these signals until then: one that it has already does not reach it twice.
+    """
+    if os.read(status, len(_FORKED)):
+        for number in signal.sigpending() & set(_PASSED_ON):
+            os.kill(0, number)
 
 
 def _own_users(view: View) -> None:

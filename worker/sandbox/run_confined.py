@@ -8,7 +8,7 @@ import os
 import sys
 from typing import NoReturn
 
-from service.prctl import die_with_parent
+from service.system.prctl import die_with_parent
 from worker.sandbox import confinement
 from worker.sandbox.view import View
 

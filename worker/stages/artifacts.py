@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from service.contract.events import ArtifactWritten, StageEvent
+from service.contract.stage.events import ArtifactWritten, StageEvent
 from worker.storage import atomic_dir
 
 

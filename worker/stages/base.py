@@ -13,12 +13,12 @@ from types import FrameType
 
 from pydantic import BaseModel
 
-from service import inherited_secrets
-from service.contract.events import Failed, Finished, StageEvent
 from service.contract.failures import Failure, StageError
-from service.contract.section import Acceptance
-from service.contract.stages import EVENT_FD_VARIABLE, StageRequest
-from service.prctl import die_with_parent, forbid_inspection
+from service.contract.fields.section import Acceptance
+from service.contract.stage.events import Failed, Finished, StageEvent
+from service.contract.stage.stages import EVENT_FD_VARIABLE, StageRequest
+from service.system import inherited_secrets
+from service.system.prctl import die_with_parent, forbid_inspection
 from worker import failures
 from worker.stages import rank_env
 
@@ -134,7 +134,7 @@ def run_stage(main: Callable[[StageRequest, Channel], BaseModel | None]) -> None
     except Stopped:  # also out of the midst of reporting a failure
         status = EXIT_STOPPED
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):  # a full disk under the log: the event has told it
+        with suppress(OSError):  # the log's disk is full; the event has reported the error
             stream.flush()
     # Skip interpreter teardown: library threads must not delay or change the end of a stage.
     os._exit(status)

@@ -25,9 +25,9 @@ from typing import Any, NoReturn
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from service import inherited_secrets
-from service.contract.stages import EVENT_FD_VARIABLE
-from service.prctl import die_with_parent
+from service.contract.stage.stages import EVENT_FD_VARIABLE
+from service.system import inherited_secrets, quick_imports
+from service.system.prctl import die_with_parent
 from worker.devices.cpus import affinity
 from worker.processes import linux
 from worker.processes.fork_protocol import (
@@ -63,8 +63,9 @@ def serve(control: socket.socket, imports: list[str]) -> None:
     """Serve until the supervisor closes the socket, as it does if this process is unfit."""
     supervisor = os.getppid()
     die_with_parent(supervisor)
-    for module in imports:
-        importlib.import_module(module)
+    with quick_imports.without_collections():
+        for module in imports:
+            importlib.import_module(module)
     pools = ThreadpoolController()
     gc.collect()
     gc.freeze()  # no garbage collection in a stage writes to these shared pages

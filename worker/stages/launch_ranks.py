@@ -21,11 +21,11 @@ from typing import Final, NoReturn
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from service import inherited_secrets, own_packages
-from service.contract.events import Failed
 from service.contract.failures import Failure, FailureCode
-from service.contract.stages import EVENT_FD_VARIABLE
-from service.prctl import die_with_parent, forbid_inspection
+from service.contract.stage.events import Failed
+from service.contract.stage.stages import EVENT_FD_VARIABLE
+from service.system import inherited_secrets, own_packages
+from service.system.prctl import die_with_parent, forbid_inspection
 from worker.devices.cpus import cores
 from worker.stages import rank_env
 from worker.stages.base import (
@@ -41,7 +41,7 @@ _HOST: Final = "127.0.0.1"
 _STOP_SECONDS: Final = 5
 """From SIGTERM to SIGKILL of a rank; less than the supervisor allows this process."""
 _FOLLOW_SECONDS: Final = 30
-"""From the end of a rank that was told to stop to the end of the others."""
+"""From the end of a rank that was asked to stop to the end of the others."""
 _POLL_SECONDS: Final = 0.02
 
 StartRank = Callable[[list[str], Mapping[str, str]], int]
@@ -176,7 +176,7 @@ def _end(exit_code: int, failure: Failure | None, channel: Channel) -> int:
     """Report the failure of the rank that ended first, else return its exit status."""
     if failure is None and exit_code == rank_env.EXIT_PEER_LOST:
         message = "The processes of the training lost their connection to each other"
-        failure = Failure.of(FailureCode.WORKER_LOST, message)
+        failure = Failure.from_code(FailureCode.WORKER_LOST, message)
     if failure is not None:
         channel.send(Failed(failure=failure))
         return EXIT_FAILED

@@ -69,18 +69,19 @@ def reported(file: Path) -> Failure | None:
 
 
 def is_peer_lost(error: BaseException) -> bool:
-    """Whether `error` only says that another rank has ended, which reports the cause itself."""
+    """Whether `error` only means that another rank has ended, which reports the cause itself."""
     return any(
-        isinstance(link, RuntimeError) and _says_peer_lost(link) for link in failures.causes(error)
+        isinstance(link, RuntimeError) and _reports_peer_lost(link)
+        for link in failures.causes(error)
     )
 
 
-def _says_peer_lost(error: RuntimeError) -> bool:
+def _reports_peer_lost(error: RuntimeError) -> bool:
     text = str(error)
     if "nccl" in text.lower():
         # NCCL's general texts for each error type mention sockets and remote processes too.
-        said = failures.nccl_last_error(text)
-        is_remote = "ncclRemoteError" in text or _NCCL_PEER_LOST.search(said) is not None
+        message = failures.nccl_last_error(text)
+        is_remote = "ncclRemoteError" in text or _NCCL_PEER_LOST.search(message) is not None
         return failures.nccl_cause(error) is None and is_remote
     return type(error).__name__ in _PEER_ERRORS or _PEER_LOST.search(text) is not None
 

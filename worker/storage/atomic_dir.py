@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from service.safe_files import open_inside
+from service.system.safe_files import open_inside
 
 MANIFEST: Final = "manifest.json"
 _PARTIAL: Final = ".tmp"

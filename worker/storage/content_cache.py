@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from service.contract import prepared_data
+from service.contract.stage import prepared_data
 from worker.storage import atomic_dir
 
 Counts = dict[str, dict[str, int]]

@@ -3,12 +3,12 @@
 from sqlalchemy.orm import Session
 
 from service.contract.failures import FailureCode, StageError
-from service.contract.spec import JobSpec
-from service.contract.stages import BaseJob, PrepareResult, ResumeSource
+from service.contract.spec.spec import JobSpec
+from service.contract.stage.stages import BaseJob, PrepareResult, ResumeSource
 from service.contract.states import Stage
 from service.errors import SourceJobError
 from service.settings import Settings
-from service.store import lineage
+from service.store.jobs import lineage
 from service.store.scope import Scope
 
 

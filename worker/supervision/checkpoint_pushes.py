@@ -5,21 +5,16 @@ ends; a failed push does not fail the job, because `publish` pushes the finished
 """
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
 import structlog
 
-from service.contract.events import (
-    CheckpointSaved,
-    Failed,
-    Finished,
-    Notice,
-    StageEvent,
-)
 from service.contract.failures import RULES, Failure
-from service.contract.stages import PublishResult, StageRequest
+from service.contract.stage.events import CheckpointSaved, Failed, Finished, Notice, StageEvent
+from service.contract.stage.stages import PublishResult, StageRequest
 from service.contract.states import Stage
 from service.settings import Settings
 from worker import failures
@@ -50,7 +45,7 @@ class CheckpointPushes:
         self._may_commit = may_commit
         self._command = command
         self._lock = threading.Lock()
-        self._waiting: CheckpointSaved | None = None
+        self._waiting: deque[CheckpointSaved] = deque()
         self._skipped: list[int] = []
         self._left_out: list[int] = []
         """Steps skipped in favour of the current one."""
@@ -58,6 +53,7 @@ class CheckpointPushes:
         self._process: PushProcess | None = None
         hub = request.spec.hub
         pushes = hub is not None and hub.pushes_while_training
+        self._skips = hub is not None and not hub.always_push
         self._is_over = request.stage is not Stage.TRAIN or not pushes
 
     def __enter__(self) -> Self:
@@ -68,16 +64,19 @@ class CheckpointPushes:
         self.stop()
 
     def offer(self, saved: CheckpointSaved) -> None:
-        """A checkpoint was registered; it replaces the one that waits to be pushed, if any."""
+        """A checkpoint was registered. It replaces the one that waits to be pushed, if any, unless
+        `hub.always_push` has each wait for its turn."""
         with self._lock:
-            if self._waiting is not None:
-                self._skipped.append(self._waiting.step)
-            self._waiting = saved
+            if self._skips:
+                self._skipped += [waiting.step for waiting in self._waiting]
+                self._waiting.clear()
+            self._waiting.append(saved)
 
     def holds(self, path: str) -> bool:
-        """Whether a push is reading this folder (relative to the workspace)."""
+        """Whether a push reads this folder (relative to the workspace), or must still do so."""
         with self._lock:
-            return self._current is not None and self._current.path == path
+            needed = () if self._skips else self._waiting
+            return any(saved.path == path for saved in (self._current, *needed) if saved)
 
     @property
     def is_busy(self) -> bool:
@@ -97,6 +96,26 @@ class CheckpointPushes:
             return [self._ended(Failed(failure=failures.from_exception(error)))]
         return []
 
+    def end(self) -> list[StageEvent]:
+        """The training has ended: end the running push; a notice of the steps that it leaves."""
+        with self._lock:
+            running = [*self._left_out, self._current.step] if self._current is not None else []
+            left = [*running, *self._skipped, *(saved.step for saved in self._waiting)]
+        was_over, self._is_over = self._is_over, True
+        self._close()
+        return [] if was_over or not left else [self._not_pushed(left)]
+
+    def _not_pushed(self, steps: list[int]) -> Notice:
+        named = ", ".join(map(str, steps))
+        then = "The finished model is" if self._skips else "Those that are kept are"
+        log.info("checkpoint.not_pushed", steps=steps)
+        return Notice(
+            message=f"Checkpoints that were not pushed to the Hub while the training ran, because "
+            f"pushes take longer than the training from one to the next: steps {named}. "
+            f"{then} pushed now, while no GPU is held.",
+            data={"not_pushed": steps},
+        )
+
     def stop(self) -> None:
         """End the running push, and start no other."""
         self._is_over = True
@@ -106,7 +125,9 @@ class CheckpointPushes:
         if self._is_over:
             return None
         with self._lock:
-            self._current, self._waiting = self._waiting, None
+            if not self._waiting:
+                return None
+            self._current = self._waiting.popleft()
             self._left_out, self._skipped = self._skipped, []
             return self._current
 

@@ -7,9 +7,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from service.contract.events import StageEvent
 from service.contract.failures import Failure
-from service.contract.stages import StageRequest
+from service.contract.stage.events import StageEvent
+from service.contract.stage.stages import StageRequest
 from service.contract.states import Stage
 from service.settings import Settings
 from worker import failures
@@ -107,7 +107,7 @@ def confined(
         shown = stage_views.of_stage(settings, request, environment, private=private, stage=stage)
     else:
         shown = view(environment)
-    limits = StageLimits.of(settings, folder)
+    limits = StageLimits.from_settings(settings, folder)
     with (
         stage_group(limits) as group,
         Child(

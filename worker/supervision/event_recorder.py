@@ -9,7 +9,7 @@ from typing import Final, Self
 import structlog
 from sqlalchemy.exc import DBAPIError
 
-from service.contract.events import (
+from service.contract.stage.events import (
     ArtifactWritten,
     CheckpointSaved,
     Notice,
@@ -17,10 +17,11 @@ from service.contract.events import (
     Progress,
     StageEvent,
 )
-from service.safe_files import is_inside
-from service.store import history, quotas
-from service.store.claims import Claim
 from service.store.database import Database, is_outage
+from service.store.jobs import attempt_reports
+from service.store.jobs.claims import Claim
+from service.store.projects import quotas
+from service.system.safe_files import is_inside
 from worker.storage import atomic_dir
 from worker.supervision.checkpoint_pushes import CheckpointPushes
 
@@ -48,7 +49,7 @@ class EventRecorder:
         self._pushes = pushes
         self._waiting: list[StageEvent] = []
         self._batch: list[StageEvent] = []
-        self._unconfirmed: history.Recorded | None = None
+        self._unconfirmed: attempt_reports.Recorded | None = None
         self._pruned: list[str] = []
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -127,8 +128,10 @@ class EventRecorder:
             return
         with self._database.write() as session:
             recorded = self._unconfirmed
-            if recorded is None or not history.is_committed(session, self._claim.job_id, recorded):
-                recorded = history.record(
+            if recorded is None or not attempt_reports.is_committed(
+                session, self._claim.job_id, recorded
+            ):
+                recorded = attempt_reports.record(
                     session, self._claim.job_id, self._claim.epoch, self._batch
                 )
             # Until COMMIT has returned, it is unknown whether the batch is stored.

@@ -7,7 +7,7 @@ from typing import Final
 
 import psutil
 
-from service.contract.events import PhaseChanged, Progress, StageEvent
+from service.contract.stage.events import PhaseChanged, Progress, StageEvent
 from service.contract.states import Phase
 
 MEDIANS: Final = 20
@@ -52,7 +52,7 @@ class HangDetector:
             self._step, self._step_at = step, now
 
     def hang_message(self, now: float) -> str | None:
-        """A sentence that says how long the stage has been stuck; None while it is not."""
+        """A sentence about how long the stage has been stuck; None while it is not."""
         if self._phase is Phase.TRAINING and self._step is not None and self._durations:
             usual = median(self._durations)
             if now - self._step_at > max(self._hung_seconds, MEDIANS * usual):

@@ -9,9 +9,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from service.contract.states import JobState
 from service.settings import Settings
-from service.store import claims
-from service.store.claims import Claim
 from service.store.database import Database
+from service.store.jobs import claims
+from service.store.jobs.claims import Claim
 
 log = structlog.get_logger(__name__)
 

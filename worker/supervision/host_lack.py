@@ -1,5 +1,5 @@
-"""What this host lacks for a job: disk, memory, open files, a device. Nothing of it is the job's
-fault, so the job waits (service/store/endings.py) until a look says that there is enough."""
+"""What this host lacks for a job: disk, memory, open files, a device. None of it is the job's
+fault, so the job waits (service/store/jobs/endings.py) until a check finds enough."""
 
 import errno
 import os
@@ -31,7 +31,7 @@ _LACKING: Final = {
 
 def is_lasting(lack: Failure, home: Path, gpus: Sequence[str] = ()) -> bool:
     """Whether a job that could not run for this reason cannot run here now either, with these GPUs.
-    False where only another attempt can tell."""
+    False where only another attempt can show it."""
     needed = lack.bytes_of("bytes_needed")
     if lack.code is FailureCode.DISK_FULL:
         return _free_on_disk(home) < needed or not _has_inodes(home)
@@ -44,14 +44,14 @@ def is_lasting(lack: Failure, home: Path, gpus: Sequence[str] = ()) -> bool:
 
 
 def measured(failure: Failure, settings: Settings) -> Failure:
-    """A full disk in numbers, if whoever found it full did not know how much it needed; a file that
-    is larger than the operator allows does not need a larger disk."""
+    """The failure of a full disk, completed by how much is free and needed. A file that is larger
+    than the operator allows is another failure: a larger disk would not help."""
     if failure.code is not FailureCode.DISK_FULL:
         return failure
     if failure.details.get("file_limit") and (
         settings.stage_file_bytes or settings.stage_disk_bytes
     ):
-        return Failure.of(FailureCode.DISK_LIMIT, f"{_TOO_LARGE}: {failure.message}")
+        return Failure.from_code(FailureCode.DISK_LIMIT, f"{_TOO_LARGE}: {failure.message}")
     home = settings.home
     state = os.statvfs(home)
     total = state.f_blocks * state.f_frsize
@@ -82,7 +82,7 @@ def of_worker(error: Exception) -> Failure | None:
     if resource is None:
         return None
     what = f"{_NO_START}: it lacks {resource.replace('_', ' ')} ({failures.describe(error)})"
-    return Failure.of(FailureCode.INSUFFICIENT_RESOURCES, what, resource=resource)
+    return Failure.from_code(FailureCode.INSUFFICIENT_RESOURCES, what, resource=resource)
 
 
 def _free_on_disk(folder: Path) -> int:
@@ -100,5 +100,5 @@ def _free_on_gpu(uuid: str) -> float:
         with nvml():
             handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
             return int(pynvml.nvmlDeviceGetMemoryInfo(handle).free)
-    except pynvml.NVMLError:  # the attempt will tell
+    except pynvml.NVMLError:  # the attempt will show it
         return float("inf")

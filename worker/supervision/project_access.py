@@ -5,13 +5,13 @@ from sqlalchemy.orm import Session
 
 from service.contract.failures import FailureCode, StageError
 from service.contract.states import Stage
-from service.secret_box import SecretBox, SecretUnreadableError
 from service.settings import Settings
-from service.store import project_secrets, quotas
-from service.store.claims import Claim
 from service.store.database import Database
-from service.store.owner_models import DEFAULT_PROJECT
+from service.store.jobs.claims import Claim
+from service.store.projects import quotas, secrets
 from service.store.scope import Scope
+from service.store.tables.projects import DEFAULT_PROJECT
+from service.system.secret_box import SecretBox, SecretUnreadableError
 
 
 def settings_for(database: Database, settings: Settings, claim: Claim) -> Settings:
@@ -43,7 +43,7 @@ def _with_token(session: Session, settings: Settings, claim: Claim) -> Settings:
 
 
 def _secret(session: Session, settings: Settings, claim: Claim, name: str) -> str:
-    sealed = project_secrets.sealed(session, Scope(claim.project_id), name)
+    sealed = secrets.sealed(session, Scope(claim.project_id), name)
     try:
         if sealed is None:
             raise SecretUnreadableError(f"The project has no secret {name!r} any more.")

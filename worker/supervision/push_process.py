@@ -10,9 +10,9 @@ import structlog
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.contract.events import Failed, Finished, ReadyToCommit
 from service.contract.failures import Failure, FailureCode
-from service.contract.stages import PublishResult, StageRequest
+from service.contract.stage.events import Failed, Finished, ReadyToCommit
+from service.contract.stage.stages import PublishResult, StageRequest
 from service.contract.states import Stage
 from service.settings import Settings
 from worker import failures
@@ -63,13 +63,13 @@ class PushProcess:
                 if self._claim_check.ident is None:
                     self._claim_check.start()
             elif isinstance(event, Finished | Failed):
-                self._outcome = _believed(event)
+                self._outcome = _validated(event)
         if has_exited:
             self._process.reap()
             return self._outcome or Failed(failure=self._process.why_ended())
         if self._claim_check.answer is False:
             message = "Not committed: the worker could not confirm that it still runs the job."
-            return Failed(failure=Failure.of(FailureCode.WORKER_LOST, message))
+            return Failed(failure=Failure.from_code(FailureCode.WORKER_LOST, message))
         if self._claim_check.answer:
             self._claim_check.answer = None
             with suppress(BrokenPipeError):
@@ -80,14 +80,14 @@ class PushProcess:
         self._resources.close()
 
 
-def _believed(outcome: Finished | Failed) -> Finished | Failed:
+def _validated(outcome: Finished | Failed) -> Finished | Failed:
     if isinstance(outcome, Failed):
         return Failed(failure=failures.small(outcome.failure))
     try:
         PublishResult.model_validate(outcome.result)
     except ValidationError:
         message = "The result of a push has another form than it must have"
-        return Failed(failure=Failure.of(FailureCode.STAGE_UNTRUSTWORTHY, message))
+        return Failed(failure=Failure.from_code(FailureCode.STAGE_UNTRUSTWORTHY, message))
     return outcome
 
 

@@ -1,11 +1,12 @@
-"""What a stage reports is input from a stranger: what no stage of ours sends ends it, and what is
-too much for the database is not kept."""
+"""Checks what a stage reports, as untrusted input: a report that no stage of ours sends ends the
+stage, and reports that are too much for the database are not kept."""
 
 import re
 from collections.abc import Sequence
 from typing import Final
 
-from service.contract.events import (
+from service.contract.failures import Failure, FailureCode, StageError
+from service.contract.stage.events import (
     ArtifactWritten,
     CheckpointSaved,
     Failed,
@@ -17,8 +18,7 @@ from service.contract.events import (
     ReferenceSaved,
     StageEvent,
 )
-from service.contract.failures import Failure, FailureCode, StageError
-from service.contract.stages import StageRequest
+from service.contract.stage.stages import StageRequest
 from worker import failures
 from worker.supervision import stage_views
 from worker.supervision.event_recorder import EventRecorder
@@ -70,10 +70,10 @@ class StageReports:
                 self._recorder.add(_cut(event))
 
     def outcome(self) -> Finished | Failed | None:
-        """How the stage ended, by its own account if that can be true."""
+        """How the stage ended: its own report if that is credible."""
         if self.refusal is not None:
             message = f"The stage reported what no stage reports: {self.refusal!r}"[:500]
-            return Failed(failure=Failure.of(FailureCode.STAGE_UNTRUSTWORTHY, message))
+            return Failed(failure=Failure.from_code(FailureCode.STAGE_UNTRUSTWORTHY, message))
         if isinstance(self._last, Finished):
             try:
                 stage_views.require_own(self._request, self._last)

@@ -9,12 +9,14 @@ import structlog
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.contract import follow_up, home_paths, splits
-from service.contract.dataset import UploadDataset
+from service.contract import follow_up
 from service.contract.failures import FailureCode, StageError
 from service.contract.follow_up import Promote, Publish
-from service.contract.spec import JobSpec
-from service.contract.stages import (
+from service.contract.spec import splits
+from service.contract.spec.dataset import UploadDataset
+from service.contract.spec.hub import HubSpec
+from service.contract.stage import home_paths
+from service.contract.stage.stages import (
     BaseJob,
     PrepareResult,
     ResumeSource,
@@ -23,10 +25,11 @@ from service.contract.stages import (
 )
 from service.contract.states import Stage
 from service.settings import Settings
-from service.store import history
-from service.store.claims import Claim
 from service.store.database import Database
-from service.store.models import CheckpointRow, FileRow
+from service.store.jobs import attempt_reports
+from service.store.jobs.claims import Claim
+from service.store.tables.files import FileRow
+from service.store.tables.jobs import CheckpointRow
 from worker.storage import atomic_dir
 from worker.supervision import base_job
 from worker.tracking import shipper
@@ -37,7 +40,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class _Inputs:
-    """What the database says about the inputs of an attempt."""
+    """The inputs of an attempt, as the database has them."""
 
     registered: list[CheckpointRow]
     """The job's checkpoints, the newest first."""
@@ -51,7 +54,7 @@ class _Inputs:
         cls, session: Session, settings: Settings, claim: Claim, prepared: PrepareResult | None
     ) -> Self:
         """Raises StageError: dataset_not_found, model_not_found, checkpoint_unreadable."""
-        registered = history.registered_checkpoints(session, claim.job_id)
+        registered = attempt_reports.registered_checkpoints(session, claim.job_id)
         if claim.stage is not Stage.PREPARE:
             return cls(registered, {}, {}, None, None)
         files, names = _uploaded_files(session, settings, claim)
@@ -87,7 +90,8 @@ def build(database: Database, settings: Settings, tracker: Tracker, claim: Claim
         more["promotes"] = promoted is not None
     elif claim.stage is Stage.PUBLISH:
         more["mlflow_run_id"] = shipper.ensure_run(database, tracker, claim.job_id)
-        more["checkpoints"] = _to_push(inputs, spec, workspace)
+        step = trained["model_step"] if trained and asked is None else None
+        more |= _to_push(inputs, spec.hub, workspace, step)
     return StageRequest(
         job_id=claim.job_id,
         project_id=claim.project_id,
@@ -121,16 +125,16 @@ def _uploaded_files(
     if not isinstance(claim.spec.dataset, UploadDataset):
         return {}, {}
     wanted = splits.items(claim.spec)
-    owned = claim.scope.of(FileRow.project_id)
+    owned = claim.scope.filter(FileRow.project_id)
     rows = session.scalars(select(FileRow).where(FileRow.id.in_(wanted), owned))
     known = {row.id: row.filename for row in rows}
     files = {file_id: settings.files_dir / file_id for file_id in wanted}
-    gone = sorted(id_ for id_, path in files.items() if id_ not in known or not path.is_file())
-    if gone:
+    missing = sorted(id_ for id_, path in files.items() if id_ not in known or not path.is_file())
+    if missing:
         raise StageError(
             FailureCode.DATASET_NOT_FOUND,
-            f"No uploaded file has the id {', '.join(gone)}; it may have been deleted.",
-            missing=gone,
+            f"No uploaded file has the id {', '.join(missing)}; it may have been deleted.",
+            missing=missing,
         )
     return files, known
 
@@ -138,8 +142,8 @@ def _uploaded_files(
 def remove_leftovers(database: Database, claim: Claim, workspace: Path) -> None:
     """The folders of pruned checkpoints that a crash has left, which may fill the disk."""
     with database.read() as session:
-        kept = {row.path for row in history.registered_checkpoints(session, claim.job_id)}
-        pruned = history.pruned_paths(session, claim.job_id)
+        kept = {row.path for row in attempt_reports.registered_checkpoints(session, claim.job_id)}
+        pruned = attempt_reports.pruned_paths(session, claim.job_id)
     for path in pruned:
         folder = (workspace / path).resolve()
         if path not in kept and folder.is_relative_to(workspace) and folder.is_dir():
@@ -186,7 +190,7 @@ def _resume_from(
         raise StageError(FailureCode.CHECKPOINT_UNREADABLE, message, steps=[promoted])
     if found is not None:
         with database.write() as session:
-            history.resumed(session, claim.job_id, claim.epoch, found.step)
+            attempt_reports.resumed(session, claim.job_id, claim.epoch, found.step)
         return workspace / found.path
     if wanted:
         raise StageError(
@@ -199,7 +203,7 @@ def _resume_from(
         return None
     _require_there({"checkpoint_of_other_job": source.folder}, settings)
     with database.write() as session:
-        history.resumed(session, claim.job_id, claim.epoch, source.step, of_job=source.job)
+        attempt_reports.resumed(session, claim.job_id, claim.epoch, source.step, of_job=source.job)
     return source.folder
 
 
@@ -213,10 +217,18 @@ def _is_as_registered(workspace: Path, row: CheckpointRow) -> bool:
     return False
 
 
-def _to_push(inputs: _Inputs, spec: JobSpec, workspace: Path) -> list[Path]:
-    """The checkpoints that `publish` pushes with the model, the newest first."""
-    hub = spec.hub
-    if hub is None or hub.strategy not in ("checkpoint", "all_checkpoints"):
-        return []
+def _to_push(
+    inputs: _Inputs, hub: HubSpec | None, workspace: Path, model_step: int | None
+) -> dict[str, list[Path]]:
+    """`checkpoints` and `left_over` of a request. `model_step`: whose model the training has
+    finished with; None if that was pushed before, or is another model."""
+    if hub is None or not hub.pushes_while_training:
+        return {}
     good = [workspace / row.path for row in inputs.registered if _is_as_registered(workspace, row)]
-    return good[:1] if hub.strategy == "checkpoint" else good
+    along = {"checkpoint": good[:1], "all_checkpoints": good}.get(hub.strategy, [])
+    if model_step is None:
+        return {"checkpoints": along}
+    # The newest one's model must be on the Hub in any case, but as the finished one where it is it.
+    wanted = good if hub.always_push else good[:1]
+    left = [folder for folder in reversed(wanted) if int(folder.name) != model_step]
+    return {"checkpoints": along, "left_over": left}

@@ -1,7 +1,7 @@
 """What each stage sees: the least that it needs (docs/sandbox.md has the table).
 
-A stage's result is input from a stranger: before a later stage is shown a folder that `prepare`
-named, `require_own` has found it where the job's files are.
+A stage's result is untrusted input: a later stage is shown a folder that `prepare` named only if
+`require_own` has found it among the job's files.
 """
 
 import os
@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
-from service.contract import home_paths, prepared_data, project_cache
-from service.contract.events import Finished
 from service.contract.failures import FailureCode, StageError
-from service.contract.stages import (
+from service.contract.stage import home_paths, prepared_data, project_cache
+from service.contract.stage.events import Finished
+from service.contract.stage.stages import (
     BaseJob,
     PrepareResult,
     PublishResult,

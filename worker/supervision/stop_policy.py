@@ -7,11 +7,11 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from service.contract.events import StageEvent
 from service.contract.failures import Failure, FailureCode
+from service.contract.stage.events import StageEvent
 from service.contract.states import Stage
 from service.settings import Settings
-from service.store.claims import Claim
+from service.store.jobs.claims import Claim
 from worker.lifecycle.shutdown import Shutdown
 from worker.processes.child import Child
 from worker.supervision.event_recorder import EventRecorder
@@ -131,14 +131,14 @@ class StopPolicy:
             f"The job was stopped in {self._claim.stage}: "
             f"`{passed.option}` allows {passed.seconds:g} s."
         )
-        self.failure = Failure.of(FailureCode.TIMEOUT, message, option=passed.option)
+        self.failure = Failure.from_code(FailureCode.TIMEOUT, message, option=passed.option)
         return True
 
     def _is_hung(self, now: float) -> bool:
         outcome = self._hang_detector.hang_message(now)
         if outcome is None:
             return False
-        self.failure = Failure.of(FailureCode.HUNG, outcome)
+        self.failure = Failure.from_code(FailureCode.HUNG, outcome)
         return True
 
 
@@ -158,6 +158,6 @@ def _limits(claim: Claim, settings: Settings) -> Iterator[tuple[str, float | Non
         default = settings.default_timeout_seconds
         yield "FINETUNE_DEFAULT_TIMEOUT_SECONDS", default, claim.used_seconds
     yield "FINETUNE_LONGEST_TIMEOUT_SECONDS", settings.longest_timeout_seconds, claim.used_seconds
-    own = spec.stage_timeout_seconds.of(stage)
+    own = spec.stage_timeout_seconds.for_stage(stage)
     seconds = _STAGE_SECONDS.get(stage) if own is None else own
     yield f"stage_timeout_seconds.{stage}", seconds, claim.stage_used_seconds

@@ -11,15 +11,15 @@ from pathlib import Path
 import structlog
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from service.contract.events import Failed, Finished, Notice, StageEvent
 from service.contract.failures import Failure, FailureCode, StageError
-from service.contract.stages import PrepareResult, StageRequest
+from service.contract.stage.events import Failed, Finished, Notice, StageEvent
+from service.contract.stage.stages import PrepareResult, StageRequest
 from service.contract.states import JobState, Stage
 from service.settings import Settings
-from service.store import claims, endings
-from service.store.claims import Claim
 from service.store.database import Database, is_outage
-from service.store.endings import Ending
+from service.store.jobs import claims, endings
+from service.store.jobs.claims import Claim
+from service.store.jobs.endings import Ending
 from worker import failures
 from worker.lifecycle.shutdown import Shutdown
 from worker.processes import spawn, stage_command
@@ -141,7 +141,7 @@ class Supervisor:
         locks: tuple[int, ...],
     ) -> Ending | None:
         """`settings`: with the Hub token that the job may use."""
-        self._say_what_is_open(claim, recorder)
+        self._report_missing_isolation(claim, recorder)
         command = self._command(request, request.attempt_dir / "request.json")
         with (
             private_folder() as private,
@@ -176,7 +176,7 @@ class Supervisor:
             outcome = Failed(failure=host_lack.measured(outcome.failure, self._settings))
         return _ending(stop_policy, outcome, claim.stage, self._settings.home)
 
-    def _say_what_is_open(self, claim: Claim, recorder: EventRecorder) -> None:
+    def _report_missing_isolation(self, claim: Claim, recorder: EventRecorder) -> None:
         """Once for each stage that works with the user's files."""
         missing = layers.missing(self._settings)
         if missing and claim.attempt == 1 and claim.stage is not Stage.PUBLISH:
@@ -235,18 +235,21 @@ class Supervisor:
         recorder: EventRecorder,
         pushes: CheckpointPushes,
     ) -> None:
-        """Give the running push a short time: `publish` waits for it, and the GPU is idle."""
+        """Give the running push a short time: `publish` waits for it, and the GPU is idle. What
+        waits is left to `publish`, which holds no GPU."""
         deadline = time.monotonic() + LAST_PUSH_SECONDS
         while pushes.is_busy and time.monotonic() < deadline:
             stop_policy.apply(child)
             self._push(stop_policy, recorder, pushes)
             time.sleep(0.05)
+        for notice in pushes.end():
+            recorder.add(notice)
 
     def _unrecorded(self, recorder: EventRecorder) -> Ending | None:
         if recorder.fault is None:
             return None
         message = f"The events of the stage could not be recorded ({recorder.fault})."
-        return Ending.failed(Failure.of(FailureCode.INTERNAL, message))
+        return Ending.failed(Failure.from_code(FailureCode.INTERNAL, message))
 
     # ---- its end ------------------------------------------------------------------------------
 

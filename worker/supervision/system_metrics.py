@@ -11,7 +11,7 @@ import psutil
 import pynvml
 import structlog
 
-from service.contract.events import Metric
+from service.contract.stage.events import Metric
 from service.settings import get_settings
 from worker.devices.gpus import nvml
 

@@ -1,15 +1,16 @@
 """The base class of a task: how its rows become features, and how features are trained on."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from service.contract.events import Notice
-from service.contract.spec import JobSpec
-from service.contract.splits import TRAIN
-from service.contract.types import TaskParametersModel
+from service.contract.fields.types import TaskParametersModel
+from service.contract.spec.spec import JobSpec
+from service.contract.spec.splits import TRAIN
+from service.contract.stage.events import Notice
+from service.contract.tasks import metrics
 from worker.data.inferences import Inferences
 from worker.data.prepared_size import UNLIMITED, SizeLimit
 from worker.data.report import Measures
@@ -49,8 +50,14 @@ class PrepareContext:
     """Of the features."""
     inferences: Inferences = field(default_factory=Inferences)
     """What the spec leaves open, and the data or the model decides; filled by the task."""
+    only_first: bool = False
+    """The splits are the first rows of the data alone, for a preview."""
     counts: dict[str, int] = field(default_factory=dict)
     """Further counts for the user; filled by the task, stored with the prepared data."""
+
+    def rows_of(self, split: str) -> str:
+        """For a sentence that says how many rows have something."""
+        return f"the {'first ' if self.only_first else ''}rows of the {split} split"
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,8 @@ class Task(ABC):
     """In tokens, where the parameter may be left out; less if the model takes less."""
     auto_class: str
     """The transformers Auto class whose models have this task's head."""
+    without_head: str | None = None
+    """What to do about a model without this head; None: choose one that has it."""
     needs_pad_token = True
     """Batches hold sequences of unequal length."""
     tokenizes_rows = False
@@ -144,6 +153,17 @@ class Task(ABC):
         """Fields of the model's configuration that follow from the job's data, for example the size
         of a new head."""
         return {}
+
+    def reported_metrics(
+        self,
+        spec: JobSpec,
+        examples: Any,  # noqa: ARG002
+        train: Any,  # noqa: ARG002
+    ) -> Iterable[str]:
+        """What an evaluation of these `examples` reports, without the prefix of their split; fewer
+        or more than the spec says (`service.contract.tasks.metrics`) where the rows decide it.
+        `train`: the examples of the training split, which define the labels."""
+        return metrics.names(spec.task)
 
     def set_up(self, tokenizer: Any, model: Any) -> None:  # noqa: B027
         """What a model needs before it runs. Called before the model is tried with its fast paths,

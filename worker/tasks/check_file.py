@@ -15,11 +15,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from service.contract import chat_format
-from service.contract.dataset import UploadDataset
 from service.contract.failures import Failure, FailureCode, StageError
-from service.contract.spec import JobSpec
-from worker.data.cleaning import Checking
+from service.contract.interactive import next_steps
+from service.contract.spec.dataset import UploadDataset
+from service.contract.spec.spec import JobSpec
+from service.contract.tasks import chat_format
+from worker.data.cleaning import RowChecker
 from worker.data.inferences import Inferences
 from worker.data.table import Cleaner, Row, RowError, Source, Table
 from worker.data.usable_rows import Policy, Split, by_reason, listed
@@ -83,7 +84,7 @@ def _answer(request: Request) -> Answer:
     assert isinstance(dataset, UploadDataset)
     source = Source(Path(request.path), request.name, spec.task.keeps_line_ends())
     reading = _Reading(source, dataset.format, request.seconds)
-    checking: Checking | None = None
+    checking: RowChecker | None = None
     failure: Failure | None = None
     try:
         checking = _checking(request, spec, reading)
@@ -93,17 +94,26 @@ def _answer(request: Request) -> Answer:
         failure = error.failure
     except MemoryError:
         memory = f"needs more than {request.memory_mib} MiB of memory to be checked"
-        failure = Failure.of(FailureCode.UNREADABLE_ROW, f"{reading.place}: {memory}")
+        failure = Failure.from_code(
+            FailureCode.UNREADABLE_ROW,
+            f"{reading.place}: {memory}",
+            action="Split the file or shorten its rows; or leave out this check: a worker has more "
+            "memory.",
+        )
     except ImportError as error:
         message = f"The API server cannot check this file: the package {error.name} is missing"
-        failure = Failure.of(FailureCode.UNSUPPORTED_FORMAT, message)
+        failure = Failure.from_code(
+            FailureCode.UNSUPPORTED_FORMAT,
+            message,
+            action="Have the operator install it; or leave out this check: workers have it.",
+        )
     tally = checking.tally if checking is not None else None
     names = [request.name]
     usable: list[str] = []
     if failure is None and tally is not None:
         usable, failure = _usable_with(Split(request.split, tally, names), dataset.max_bad_fraction)
     if failure is not None:  # the answer already contains its details
-        failure = failure.model_copy(update={"details": {}})
+        failure = next_steps.of_preview(failure.model_copy(update={"details": {}}))
     return Answer(
         format=_format(source, dataset.format),
         complete=failure is None and not reading.is_late,
@@ -118,15 +128,15 @@ def _answer(request: Request) -> Answer:
     )
 
 
-def _checking(request: Request, spec: JobSpec, reading: "_Reading") -> Checking:
+def _checking(request: Request, spec: JobSpec, reading: "_Reading") -> RowChecker:
     """With the parameters that follow from all rows. Raises StageError if they do not decide."""
     from worker.tasks import row_checks
 
     task = spec.task.type
     finder = row_checks.finder(task, spec.columns, Inferences())
 
-    def calling(clean: Cleaner) -> Checking:
-        return Checking(
+    def calling(clean: Cleaner) -> RowChecker:
+        return RowChecker(
             row_checks.columns(task, request.split, spec.columns, spec.task),
             clean,
             limit=None,
@@ -135,8 +145,8 @@ def _checking(request: Request, spec: JobSpec, reading: "_Reading") -> Checking:
             finder=finder,
         )
 
-    surveyed = {request.split: lambda survey: calling(survey).rows([reading.table()])}
-    parameters = row_checks.decided(task, spec.task, surveyed, Inferences())
+    readers = {request.split: lambda detector: calling(detector).rows([reading.table()])}
+    parameters = row_checks.decided(task, spec.task, readers, Inferences())
     return calling(row_checks.ROW_CHECKS[task].cleaner(request.split, parameters))
 
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final, Protocol
 
-from service.contract.previews import TrainedSpan
-from service.contract.spec import JobSpec
-from service.contract.splits import TEST
+from service.contract.interactive.previews import TrainedSpan
+from service.contract.spec.spec import JobSpec
+from service.contract.spec.splits import TEST
 from worker.tasks import trained_spans
 
 _NOT_SCORED: Final = -100
@@ -34,7 +34,7 @@ class Describer:
     train_examples: Any
     split: str
 
-    def of(self, feature: Mapping[str, Any], most: int | None = None) -> dict[str, Any]:
+    def described(self, feature: Mapping[str, Any], most: int | None = None) -> dict[str, Any]:
         """The first `most` `tokens` and their `text`, and `target`: a text, or a label for each of
         these tokens (null: not scored)."""
         # Features of the test split have placeholders for targets, or none.

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from service.contract.splits import TEST
-from service.contract.tasks import TASKS
+from service.contract.spec.splits import TEST
+from service.contract.tasks.tasks import TASKS
 from worker.data.cleaning import Columns
 from worker.data.column_names import ColumnFinder, UsualNames
 from worker.data.inferences import Inferences
@@ -32,7 +32,7 @@ class RowCheck:
     """(split, the task's parameters) → a function that is called once with every row of the split,
     in order. Its rows have the task's own column names."""
 
-    survey: Callable[[Any], label_format.Survey | None] = lambda _parameters: None
+    detector: Callable[[Any], label_format.Detector | None] = lambda _parameters: None
     """The task's parameters → what must read all rows before the cleaner is called with the first;
     None if the parameters leave nothing open."""
 
@@ -51,7 +51,7 @@ ROW_CHECKS: Final[dict[str, RowCheck]] = {
     "causal-lm": RowCheck(("text",), (), _language_model),
     "masked-lm": RowCheck(("text",), (), _language_model),
     "text-classification": RowCheck(
-        ("text",), ("label",), text_rows.RowCleaner, label_format.survey
+        ("text",), ("label",), text_rows.RowCleaner, label_format.detector
     ),
     "token-classification": RowCheck(("tokens",), ("tags",), token_rows.RowCleaner),
     "summarization": RowCheck(("text",), ("summary",), seq2seq_rows.summarization),
@@ -69,7 +69,7 @@ def columns(task: str, split: str, mapping: Mapping[str, str], parameters: Any) 
     required = set(ROW_CHECKS[task].required(split))
     spared = {column.name for column in described if column.required} - required
     known = [column.name for column in described]
-    found = Columns.of(known, required, spared, mapping)
+    found = Columns.from_mapping(known, required, spared, mapping)
     listed: list[str] | None = getattr(parameters, "label_columns", None)
     return found if listed is None else _with_label_columns(found, listed)
 
@@ -91,21 +91,21 @@ def _with_label_columns(found: Columns, listed: Sequence[str]) -> Columns:
 def decided(
     task: str,
     parameters: Any,
-    splits: Mapping[str, Callable[[label_format.Survey], Iterator[Any]]],
+    splits: Mapping[str, Callable[[label_format.Detector], Iterator[Any]]],
     found: Inferences,
 ) -> Any:
-    """The task's parameters, completed by what all rows together can only mean.
+    """The task's parameters, completed by the only meaning that all rows together can have.
 
     `splits`: split → a function that reads its rows, calling a cleaner with each. Raises StageError
     if they do not decide.
     """
-    survey = ROW_CHECKS[task].survey(parameters)
-    if survey is None:
+    detector = ROW_CHECKS[task].detector(parameters)
+    if detector is None:
         return parameters
     for split, rows in splits.items():
-        for _row in rows(survey):
-            if survey.is_done or (split == TEST and not survey.has_labels):
+        for _row in rows(detector):
+            if detector.is_done or (split == TEST and not detector.has_labels):
                 break
-        if survey.is_done:
+        if detector.is_done:
             break
-    return survey.decided(found)
+    return detector.decided(found)

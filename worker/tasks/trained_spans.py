@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, pairwise
 from typing import Final
 
-from service.contract.previews import TrainedSpan
+from service.contract.interactive.previews import TrainedSpan
 
 Decode = Callable[[Sequence[int]], str]
 _MOST: Final = 256

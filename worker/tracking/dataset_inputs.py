@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from service.contract import splits
-from service.contract.dataset import HubDataset
-from service.contract.spec import JobSpec
+from service.contract.spec import splits
+from service.contract.spec.dataset import HubDataset
+from service.contract.spec.spec import JobSpec
 from worker.tracking.run_description import file_names_of
 from worker.tracking.trackers import DatasetInput
 

@@ -57,7 +57,7 @@ class Guard:
 
 
 async def _read(receive: Receive) -> bytes | None:
-    """The body; None if it is too long or the client has gone."""
+    """The body; None if it is too long or the client has disconnected."""
     parts, size = [], 0
     while size <= _MOST_JSON:
         message = await receive()

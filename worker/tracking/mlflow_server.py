@@ -14,7 +14,7 @@ from typing import Any, Final
 from mlflow import server
 from mlflow.cli import cli
 
-from service import own_packages
+from service.system import own_packages
 
 _MLFLOW_APP: Final = "mlflow.server.fastapi_app:app"
 _OUR_APP: Final = "worker.tracking.mlflow_app:app"

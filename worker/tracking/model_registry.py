@@ -79,7 +79,7 @@ def remove_logged(client: "MlflowClient", run: "Run") -> None:
 
 
 def _show_version(client: "MlflowClient", logged: "LoggedModel", version: "ModelVersion") -> None:
-    """Show the version on the logged model's page, which otherwise says "Not registered": MLflow
+    """Show the version on the logged model's page, which otherwise shows "Not registered": MLflow
     does this itself only for versions whose files belong to the logged model."""
     known = json.loads(logged.tags.get(_VERSIONS_TAG, "[]"))
     this = {"name": version.name, "version": str(version.version)}

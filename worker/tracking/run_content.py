@@ -14,12 +14,13 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from service import __version__
-from service.contract import home_paths, splits, tracking_names
-from service.contract.dataset import UploadDataset
-from service.contract.spec import JobSpec
+from service.contract.spec import splits, tracking_names
+from service.contract.spec.dataset import UploadDataset
+from service.contract.spec.spec import JobSpec
+from service.contract.stage import home_paths
 from service.contract.states import Stage
-from service.store.models import MetricRow
-from service.store.tracking import TrackedJob
+from service.store.tables.jobs import MetricRow
+from service.store.tracking.jobs import TrackedJob
 from worker.tracking import base_model_config, dataset_inputs, run_description
 from worker.tracking.model_registry import FinishedModel
 from worker.tracking.run_description import Subject
@@ -137,7 +138,7 @@ def _params(spec: JobSpec, file_names: Mapping[str, str]) -> Iterator[tuple[str,
             # Training options have no prefix: users search for their plain names.
             prefix = "" if name == "training" else name
             yield from flat(getattr(spec, name), prefix)
-    if isinstance(spec.dataset, UploadDataset):  # names say more than ids, which spec.json has
+    if isinstance(spec.dataset, UploadDataset):  # names are clearer than ids, which spec.json has
         for field in (splits.TRAIN, splits.VALIDATION, splits.TEST):
             value = getattr(spec.dataset, field)
             if value:

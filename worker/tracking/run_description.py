@@ -7,12 +7,12 @@ from pathlib import PurePosixPath
 from typing import Any, Final, Literal, NamedTuple, Protocol
 from urllib.parse import quote
 
-from service.contract import splits
-from service.contract.dataset import HubDataset
-from service.contract.spec import JobSpec
-from service.contract.splits import TEST, is_validation, metric_prefix
+from service.contract.spec import splits
+from service.contract.spec.dataset import HubDataset
+from service.contract.spec.spec import JobSpec
+from service.contract.spec.splits import TEST, is_validation, metric_prefix
 from service.contract.states import JobState, Stage
-from service.escaping import markdown, markdown_cell, markdown_code
+from service.system.escaping import markdown, markdown_cell, markdown_code
 
 TAG: Final = "mlflow.note.content"
 DIGEST_TAG: Final = "mlflow.finetune.noteDigest"

@@ -5,8 +5,8 @@ from typing import Final
 import structlog
 
 from service.settings import Settings
-from service.store import mlflow_removals as store
 from service.store.database import Database
+from service.store.tracking import removals as store
 from worker.tracking.trackers import Tracker, TrackerRejectedError, TrackerUnreachableError
 
 _FIRST_RETRY, _LAST_RETRY = 10.0, 3600.0
@@ -17,7 +17,7 @@ _log = structlog.get_logger(__name__)
 def remove(database: Database, tracker: Tracker, settings: Settings, run_id: str) -> None:
     """What is scheduled of this run; again later if MLflow cannot do it now. May run twice at once.
 
-    The files of a version in MLflow's registry stay until somebody removes the version.
+    The files of a version in MLflow's registry stay until a user removes the version.
     """
     with database.read() as session:
         removal = store.load(session, run_id)

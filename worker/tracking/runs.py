@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from service.contract.states import JobState
-from service.store import tracking
 from service.store.database import Database
-from service.store.search_tracking import TrackedSearch
-from service.store.tracking import Tracked, TrackedJob
+from service.store.tracking import jobs
+from service.store.tracking.jobs import Tracked, TrackedJob
+from service.store.tracking.searches import TrackedSearch
 from worker.tracking.trackers import NewRun, RunRef, RunStatus, Tracker
 
 Subject = TypeVar("Subject", TrackedJob, TrackedSearch)
@@ -46,7 +46,7 @@ def adopted(
     # None is kept if its job or search was deleted in the meantime.
     with database.write(audited=False) as session:
         first = found[0]
-        kept = tracking.adopt_run(session, table, row_id, first.experiment_id, first.run_id)
+        kept = jobs.adopt_run(session, table, row_id, first.experiment_id, first.run_id)
     discard_others(tracker, found, kept)
     return kept
 

@@ -10,8 +10,8 @@ from service.contract.search.objectives import Objective
 from service.contract.search.spec import SearchSpec
 from service.contract.search.states import TrialState
 from service.contract.states import JobState
-from service.escaping import markdown, markdown_cell, markdown_code
-from service.store.search_tracking import BestTrial, EndedTrial, TrackedSearch
+from service.store.tracking.searches import BestTrial, EndedTrial, TrackedSearch
+from service.system.escaping import markdown, markdown_cell, markdown_code
 from worker.tracking import run_content
 from worker.tracking.run_description import Subject
 from worker.tracking.trackers import (

@@ -11,9 +11,9 @@ import structlog
 
 from service.contract.search.spec import SearchSpec
 from service.contract.search.states import TrialState
-from service.store import search_tracking as store
 from service.store.database import Database
-from service.store.models import SearchTrialRow
+from service.store.tables.searches import SearchTrialRow
+from service.store.tracking import searches as store
 from service.studies import plot_page
 from service.studies.history import Trial
 
@@ -128,6 +128,6 @@ def _figures(
             _log.exception("mlflow.figure_failed", search_id=search_id, figure=name)
             continue
         file = folder / f"{name}.html"
-        file.write_bytes(plot_page.of(json.dumps(drawn), f"{name} of {search_id}"))
+        file.write_bytes(plot_page.render(json.dumps(drawn), f"{name} of {search_id}"))
         written[f"figures/{name}.html"] = file
     return written

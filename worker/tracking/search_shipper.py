@@ -11,16 +11,16 @@ from typing import Final
 
 import structlog
 
-from service import escaping
-from service.contract import tracking_names
+from service.contract.fields.section import Acceptance
 from service.contract.search.spec import SEARCH_VERSION, SearchSpec
-from service.contract.section import Acceptance
+from service.contract.spec import tracking_names
 from service.contract.states import JobState
-from service.store import search_tracking as store
 from service.store.database import Database
-from service.store.models import SearchRow
-from service.store.search_tracking import TrackedSearch
-from service.store.tracking import retry_in
+from service.store.tables.searches import SearchRow
+from service.store.tracking import searches as store
+from service.store.tracking.jobs import retry_in
+from service.store.tracking.searches import TrackedSearch
+from service.system import escaping
 from worker.tracking import runs, search_content, search_files
 from worker.tracking.search_content import Progress
 from worker.tracking.trackers import (
@@ -39,8 +39,8 @@ _log = structlog.get_logger(__name__)
 
 
 def ensure_run(database: Database, tracker: Tracker, search_id: str) -> str | None:
-    """The search's run, created if needed; None if there is none, which keeps no trial from its
-    own. Raises TrackerUnreachableError."""
+    """The search's run, created if needed; None if there is none, and then trials still get their
+    own runs. Raises TrackerUnreachableError."""
     search = _load(database, search_id)
     if search is None:
         return None

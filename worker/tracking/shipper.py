@@ -12,17 +12,17 @@ from typing import Final, Self
 
 import structlog
 
-from service import escaping
-from service.contract import splits, tracking_names
-from service.contract.dataset import UploadDataset
-from service.contract.spec import JobSpec
+from service.contract.spec import splits, tracking_names
+from service.contract.spec.dataset import UploadDataset
+from service.contract.spec.spec import JobSpec
 from service.contract.states import JobState, Stage
-from service.safe_files import is_inside
 from service.settings import Settings
-from service.store import tracking as store
 from service.store.database import Database
-from service.store.models import JobRow
-from service.store.tracking import TrackedJob
+from service.store.tables.jobs import JobRow
+from service.store.tracking import jobs as store
+from service.store.tracking.jobs import TrackedJob
+from service.system import escaping
+from service.system.safe_files import is_inside
 from worker.tracking import run_content, runs, search_shipper
 from worker.tracking.trackers import (
     JOB_ID_TAG,

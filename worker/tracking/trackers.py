@@ -103,7 +103,7 @@ class Description:
     note: str
     """Shown at the top of the run's page."""
     subject: Subject
-    """What the note has a link to."""
+    """The target of the note's link."""
 
 
 class Tracker:

@@ -12,15 +12,14 @@ from accelerate.utils import TorchDynamoPlugin
 from transformers import AutoConfig
 from transformers.utils.import_utils import enable_tf32, is_torch_tf32_available
 
-from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
-from service.contract.spec import JobSpec
-from service.contract.step_intervals import longer_than
-from service.contract.training import TrainingSpec
+from service.contract.spec.spec import JobSpec
+from service.contract.spec.step_intervals import longer_than
+from service.contract.spec.training import TrainingSpec
+from service.contract.stage.events import Notice
 from worker.devices.cpus import cores
 from worker.failures import invalid_option
 from worker.processes import allocator
-from worker.training import expandable_segments, precision
 from worker.training.distributed.registry import strategy_of
 from worker.training.kernels import (
     adapter_inputs,
@@ -31,6 +30,7 @@ from worker.training.kernels import (
     lean_layers,
     padding_free,
 )
+from worker.training.memory import expandable_segments
 from worker.training.plan import Plan
 
 _ALIGNMENT: Final = 64
@@ -115,7 +115,8 @@ def _compiler(spec: TrainingSpec, *, has_gpu: bool) -> TorchDynamoPlugin | None:
 
 
 def interval_notices(plan: Plan) -> Iterator[Notice]:
-    """Options whose interval is longer than the training. With `max_steps` the API has said so."""
+    """Options whose interval is longer than the training. With `max_steps` the API has reported it
+    already."""
     if plan.spec.max_steps > 0:
         return
     for option, sentence in longer_than(plan.total_steps, plan.spec):
@@ -134,14 +135,12 @@ def placement_notice(
     else:
         threads = torch.get_num_threads()
         where = f"the CPU with {threads} thread{'s' if threads > 1 else ''}"
-    imitated = device.type == "cpu" and spec.bf16 and not precision.cpu_has_bf16()
-    slow = "; this CPU only emulates bfloat16, which is slower than float32" if imitated else ""
     names = {"no": "float32", "bf16": "bfloat16 autocast", "fp16": "float16 autocast"}
     name = names[accelerator.mixed_precision] + (" (`precision: auto`)" if asked == "auto" else "")
     together = f" in {processes} processes" if processes > 1 else ""
     ahead = "".join(f", {count} {what}" for what, count in counts.items())
     return Notice(
-        message=f"{doing} on {where}{together} in {name}{ahead}{slow}",
+        message=f"{doing} on {where}{together} in {name}{ahead}",
         data={
             "device": str(device),
             "precision": spec.precision,

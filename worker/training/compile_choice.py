@@ -14,12 +14,13 @@ from typing import Any, Final
 import torch
 from accelerate.utils.other import is_repeated_blocks
 
-from service.contract.spec import JobSpec
-from worker.training import build, rng
+from service.contract.spec.spec import JobSpec
+from worker.training import build
 from worker.training.batches.dataloader import chunks
-from worker.training.evaluation import on_device
+from worker.training.evaluation.evaluator import on_device
 from worker.training.kernels.compile_cache import Verdict
 from worker.training.objective import Batch
+from worker.training.reproducibility import rng
 from worker.training.run import TrainingRun
 
 PATH: Final = "compiled_layers"

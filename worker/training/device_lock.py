@@ -18,7 +18,7 @@ def share_cpu(folder: Path) -> Path:
     many trainings share the CPU: that is the operator's choice.
     """
     path = folder / "cpu.lock"
-    with suppress(OSError):  # a file system without locks is no reason not to train
+    with suppress(OSError):  # without file locks the training runs all the same
         folder.mkdir(parents=True, exist_ok=True)
         # Never closed: the kernel does that, however the process ends.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

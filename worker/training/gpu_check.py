@@ -43,7 +43,7 @@ def require(given: Sequence[str], rank: int) -> None:
     """
     if not given:
         return
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             torch.cuda.init()
@@ -54,15 +54,17 @@ def require(given: Sequence[str], rank: int) -> None:
             code = failures.from_exception(error).code
             if code in (FailureCode.OUT_OF_MEMORY, FailureCode.INSUFFICIENT_RESOURCES):
                 raise
-            raise _unusable(given, str(error), said) from error
+            raise _unusable(given, str(error), caught) from error
         if found < len(given):
-            raise _unusable(given, f"CUDA shows {found} of {len(given)} GPUs", said)
-    for one in said:
+            raise _unusable(given, f"CUDA shows {found} of {len(given)} GPUs", caught)
+    for one in caught:
         warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
 
 
-def _unusable(given: Sequence[str], reason: str, said: list[warnings.WarningMessage]) -> StageError:
-    reasons = [reason, *(str(warning.message) for warning in said)]
+def _unusable(
+    given: Sequence[str], reason: str, caught: list[warnings.WarningMessage]
+) -> StageError:
+    reasons = [reason, *(str(warning.message) for warning in caught)]
     why = "; ".join(dict.fromkeys(text.strip() for text in reasons))
     build = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built for the CPU"
     error = StageError(

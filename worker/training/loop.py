@@ -14,11 +14,13 @@ import torch
 from accelerate.utils.memory import clear_device_cache
 
 from service.contract.states import Phase
-from worker.training import auto_batch_size, early_stopping, rollback
+from worker.training import rollback
 from worker.training.batches.dataloader import chunks
 from worker.training.batches.rank_shares import Share
-from worker.training.evaluation import on_device
-from worker.training.memory import TRIM_STEPS, out_of_memory_explained, trim
+from worker.training.evaluation import early_stopping
+from worker.training.evaluation.evaluator import on_device
+from worker.training.memory import auto_batch_size
+from worker.training.memory.usage import TRIM_STEPS, out_of_memory_explained, trim
 from worker.training.objective import BatchSize, shape_of
 from worker.training.plan import Due
 from worker.training.run import TrainingRun
@@ -59,7 +61,7 @@ class Totals(NamedTuple):
 
 
 def train(run: TrainingRun) -> Outcome:
-    """Make the remaining optimizer steps; FINISHED, or STOPPED when `stop_requested` says so.
+    """Make the remaining optimizer steps; FINISHED, or STOPPED when `stop_requested` is true.
 
     Raises StageError: non_finite_loss, out_of_memory, disk_full, invalid_option (an unknown
     `metric_for_best_model`).
@@ -145,7 +147,7 @@ def forward_backward(run: TrainingRun, micro_batches: list[Share], items: int) -
     """Accumulate the gradients of one optimizer step. The last backward pass sums the gradients
     over all processes."""
     state, processes = run.state, run.state.ranks.world_size
-    survey(run, micro_batches)
+    provide_step_statistics(run, micro_batches)
     loss = torch.zeros((), device=state.accelerator.device)
     values = None
     for number, (batch, is_own) in enumerate(micro_batches, start=1):
@@ -164,17 +166,17 @@ def forward_backward(run: TrainingRun, micro_batches: list[Share], items: int) -
     return StepLoss(loss, values)
 
 
-def survey(run: TrainingRun, micro_batches: list[Share]) -> None:
-    """Tell the objective what its losses need to know about the whole step; most need nothing."""
-    if not run.objective.surveys_steps:
+def provide_step_statistics(run: TrainingRun, micro_batches: list[Share]) -> None:
+    """Give the objective the statistics of the whole step that its losses need; most need none."""
+    if not run.objective.needs_step_statistics:
         return
     state = run.state
     with torch.no_grad():
         found = [
-            run.objective.survey(state.model, on_device(batch, state.accelerator)) * is_own
+            run.objective.step_statistics(state.model, on_device(batch, state.accelerator)) * is_own
             for batch, is_own in micro_batches
         ]
-    run.objective.use_survey(state.ranks.sum_tensors(torch.stack(found).sum(dim=0)))
+    run.objective.use_step_statistics(state.ranks.sum_tensors(torch.stack(found).sum(dim=0)))
 
 
 def evaluate_and_save(run: TrainingRun, due: Due) -> Outcome:
@@ -224,7 +226,7 @@ def evaluate(run: TrainingRun) -> bool:
     run.reporter.start()
     run.reporter.evaluated(evaluation)
     progress, spec = run.state.progress, run.plan.spec
-    progress.metric = value = run.best.of(evaluation.metrics)
+    progress.metric = value = run.best.value_in(evaluation.metrics)
     if value is None:
         return True
     early_stopping.observe(spec, run.best, progress, value)
@@ -264,7 +266,9 @@ def log(run: TrainingRun, step: StepResult) -> None:
 def count(run: TrainingRun, micro_batches: list[Share]) -> Totals:
     """What the step's micro-batches hold, counted on the CPU before any of them is computed."""
     counted = [
-        (run.objective.item_count(b), *BatchSize.of(b)) for b, is_own in micro_batches if is_own
+        (run.objective.item_count(b), *BatchSize.from_batch(b))
+        for b, is_own in micro_batches
+        if is_own
     ]
     own = [sum(values) for values in zip(*counted, strict=True)] or [0, 0, 0, 0]
     return Totals(*run.state.ranks.all_reduce_sum(*own, int(run.stop_requested())))

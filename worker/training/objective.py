@@ -49,7 +49,7 @@ class BatchSize(NamedTuple):
     """With the padding; packed examples have none."""
 
     @classmethod
-    def of(cls, batch: Batch) -> "BatchSize":
+    def from_batch(cls, batch: Batch) -> "BatchSize":
         """Of a batch on the CPU."""
         ids, mask, packed = batch["input_ids"], batch.get("attention_mask"), batch.get(SEQUENCES)
         tokens = ids.numel() if mask is None else int(mask.sum())
@@ -61,7 +61,7 @@ class BatchSize(NamedTuple):
 def shape_of(batch: Batch) -> tuple[int, int]:
     """The examples of a batch, and the tokens of each with padding; on average if packed."""
     if SEQUENCES in batch:
-        size = BatchSize.of(batch)
+        size = BatchSize.from_batch(batch)
         return size.examples, -(-size.tokens // size.examples)
     shape = next(iter(batch.values())).shape
     return shape[0], shape[1] if len(shape) > 1 else 1
@@ -121,7 +121,7 @@ class Objective(ABC):
     logged: tuple[str, ...] = ()
     """The names of further values that the training logs besides the loss: means since the last
     log."""
-    surveys_steps = False
+    needs_step_statistics = False
     """Whether the losses depend on all examples of an optimizer step."""
     linear: torch.nn.Linear | None = None
     """The head, if the loss can be computed in chunks, without the logits of a whole batch."""
@@ -167,11 +167,11 @@ class Objective(ABC):
         missing there."""
         return {}
 
-    def survey(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-        """(n,) float64 sums over a batch; called without gradients if `surveys_steps`."""
+    def step_statistics(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        """(n,) float64 sums over a batch; called without gradients if `needs_step_statistics`."""
         raise NotImplementedError
 
-    def use_survey(self, sums: torch.Tensor) -> None:
+    def use_step_statistics(self, sums: torch.Tensor) -> None:
         """Called before the step's losses are computed, with the sums over all its batches and
         processes."""
         raise NotImplementedError
@@ -182,7 +182,7 @@ class Objective(ABC):
         return ()
 
     def reference_values(self, split: str, forward: Forward) -> npt.NDArray[np.float32]:
-        """(features, …) what the reference says. Called before the model is trained, with its
+        """(features, …) the reference's values. Called before the model is trained, with its
         adapter if it has one."""
         raise NotImplementedError
 

@@ -7,7 +7,7 @@ step of its own, intervals below 1 are ratios of all steps, epochs may be fracti
 import math
 from dataclasses import dataclass, replace
 
-from service.contract.training import TrainingSpec
+from service.contract.spec.training import TrainingSpec
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Plan:
     """Processes that train together; a batch is that of all of them."""
 
     @classmethod
-    def of(cls, spec: TrainingSpec, examples: int, processes: int = 1) -> "Plan":
+    def from_spec(cls, spec: TrainingSpec, examples: int, processes: int = 1) -> "Plan":
         size = spec.per_device_train_batch_size * processes
         # A data set smaller than one batch is still trained on.
         if spec.dataloader_drop_last and examples > size:
@@ -110,7 +110,7 @@ class Plan:
         return self._count_after(step, every, first) + self._last(step, every, is_due=last_is_due)
 
     def saves_after(self, step: int) -> int:
-        """The same for checkpoints; 0 with `save_strategy: best`, where nobody knows."""
+        """The same for checkpoints; 0 with `save_strategy: best`, where the number is unknown."""
         every = self._every(self.spec.save_strategy, self.spec.save_steps)
         return self._count_after(step, every) + self._last(step, every, is_due=True)
 
@@ -126,7 +126,8 @@ class Plan:
         return max(self.total_steps // every - max(step, first - 1) // every, 0)
 
     def _last(self, step: int, every: int, *, is_due: bool) -> int:
-        """1 if the last step is to come, and is due although it is no multiple of `every`."""
+        """1 if the last step is still to come, and is due although it is not a multiple of
+        `every`."""
         return int(
             every > 0 and is_due and step < self.total_steps and self.total_steps % every > 0
         )

@@ -2,17 +2,18 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import torch
 from safetensors import safe_open
 
-from service.contract.events import Notice
-from service.contract.spec import JobSpec
-from worker.devices.cpus import CPUINFO, cpu_flags
+from service.contract.spec.spec import JobSpec
+from service.contract.stage.events import Notice
 from worker.failures import invalid_option
 from worker.training import flops
+from worker.training.cpu_products import Trial
 
 Precision = Literal["fp32", "bf16", "fp16"]
 
@@ -36,19 +37,16 @@ _OVERFLOWING: Final = frozenset(
 _BF16_CAPABILITY: Final = (8, 0)  # Ampere
 _FP16_CAPABILITY: Final = (7, 0)  # Volta, the first with tensor cores
 
-# Without these a CPU only emulates bfloat16, which is slower than float32.
-_BF16_FLAGS: Final = frozenset({"avx512_bf16", "amx_bf16"})
-
 
 def resolved(
-    spec: JobSpec, model_dir: Path, *, on_gpu: bool, earlier: Precision | None = None
+    spec: JobSpec, model_dir: Path, cpu: Trial | None, *, earlier: Precision | None = None
 ) -> JobSpec:
     """`spec` with `auto` resolved: `precision`, `bf16` and `fp16` are those that are used.
 
-    `model_dir` holds the base model's `config.json`. `earlier` is the precision of the training
-    that is resumed: on another machine `auto` might choose a different one, and the training would
-    not continue with the same numbers. StageError(invalid_option) for a model that fails in the
-    requested precision.
+    `model_dir` holds the base model's `config.json`; `cpu` is None on a GPU. `earlier` is the
+    precision of the training that is resumed: on another machine `auto` might choose a different
+    one, and the training would not continue with the same numbers. StageError(invalid_option) for
+    a model that fails in the requested precision.
     """
     training = spec.training
     if training.precision != "auto":
@@ -57,8 +55,10 @@ def resolved(
                 "training.precision",
                 f"cannot be `{training.precision}` with this type of model; use `fp32`",
             )
+        if training.bf16 and cpu is not None and earlier is None:
+            cpu.make()  # for `notices`
         return spec
-    chosen = earlier or _best(spec, model_dir, on_gpu=on_gpu)
+    chosen = earlier or _best(spec, model_dir, cpu)
     names = {"precision": chosen, "bf16": chosen == "bf16", "fp16": chosen == "fp16"}
     return spec.model_copy(update={"training": training.model_copy(update=names)})
 
@@ -90,7 +90,9 @@ def require_scalable(model: torch.nn.Module, spec: JobSpec) -> None:
         )
 
 
-def notices(asked: JobSpec, chosen: JobSpec, model_dir: Path, *, on_gpu: bool) -> Iterator[Notice]:
+def notices(
+    asked: JobSpec, chosen: JobSpec, model_dir: Path, cpu: Trial | None
+) -> Iterator[Notice]:
     """Notices about what differs between `asked` and `chosen`, and about the precision's speed."""
     if asked.model.dtype != chosen.model.dtype:
         yield Notice(
@@ -98,7 +100,10 @@ def notices(asked: JobSpec, chosen: JobSpec, model_dir: Path, *, on_gpu: bool) -
             "because updates in float16 would be lost. The finished model is float32",
             data={"stored_dtype": "float16", "dtype": chosen.model.dtype},
         )
-    if not on_gpu or gpu_has_bf16(chosen.resources.processes):
+    if cpu is not None:
+        yield from _cpu_notices(asked, chosen, cpu)
+        return
+    if gpu_has_bf16(chosen.resources.processes):
         return
     training = chosen.training
     if training.bf16:
@@ -116,6 +121,22 @@ def notices(asked: JobSpec, chosen: JobSpec, model_dir: Path, *, on_gpu: bool) -
         )
 
 
+def _cpu_notices(asked: JobSpec, chosen: JobSpec, cpu: Trial) -> Iterator[Notice]:
+    """What was measured, where it has decided or where the user has decided otherwise."""
+    if cpu.seconds is None:
+        return
+    if asked.training.precision == "auto":
+        advice = f"`precision: auto` is {chosen.training.precision}"
+    elif not cpu.bfloat16_is_faster():
+        advice = "set `precision: fp32`"
+    else:
+        return
+    yield Notice(
+        message=f"A pass through layers like this model's takes this CPU {cpu.seconds}: {advice}",
+        data={"layer_seconds": asdict(cpu.seconds)},
+    )
+
+
 def _slower() -> str:
     name = torch.cuda.get_device_name()
     half, single = (flops.peak_of(name, kind, tf32=False) for kind in ("fp16", "no"))
@@ -127,7 +148,7 @@ def _slower() -> str:
     )
 
 
-def _best(spec: JobSpec, model_dir: Path, *, on_gpu: bool) -> Precision:
+def _best(spec: JobSpec, model_dir: Path, cpu: Trial | None) -> Precision:
     kind = _model_type(model_dir)
     if kind in _WITHOUT_HALF:
         return "fp32"
@@ -136,10 +157,12 @@ def _best(spec: JobSpec, model_dir: Path, *, on_gpu: bool) -> Precision:
         # without loss scaling the gradients of a frozen float16 model would underflow.
         dtype = stored_dtype(model_dir) if spec.model.dtype == "auto" else spec.model.dtype
         frozen_half = spec.peft is not None and dtype == "float16"
-        return "fp16" if frozen_half and on_gpu and _may_scale(spec) else "fp32"
-    if gpu_has_bf16(spec.resources.processes) if on_gpu else cpu_has_bf16():
+        return "fp16" if frozen_half and cpu is None and _may_scale(spec) else "fp32"
+    if cpu is not None:
+        return "bf16" if cpu.bfloat16_is_faster() else "fp32"
+    if gpu_has_bf16(spec.resources.processes):
         return "bf16"
-    fast = on_gpu and _gpus_have(_FP16_CAPABILITY, spec.resources.processes)
+    fast = _gpus_have(_FP16_CAPABILITY, spec.resources.processes)
     return "fp16" if fast and _may_scale(spec) and kind not in _OVERFLOWING else "fp32"
 
 
@@ -150,7 +173,7 @@ def _may_scale(spec: JobSpec) -> bool:
 
 def stored_dtype(model_dir: Path) -> str | None:
     """What `model.dtype: auto` loads, as in transformers: by the configuration, else by the first
-    weight; None if neither tells."""
+    weight; None if neither has a dtype."""
     config = _config(model_dir)
     named = config.get("dtype") or config.get("torch_dtype")
     return named.removeprefix("torch.") if isinstance(named, str) else _first_dtype(model_dir)
@@ -183,8 +206,3 @@ def gpu_has_bf16(gpus: int = 1) -> bool:
 
 def _gpus_have(capability: tuple[int, int], gpus: int) -> bool:
     return all(torch.cuda.get_device_capability(gpu) >= capability for gpu in range(gpus))
-
-
-def cpu_has_bf16(cpuinfo: Path = CPUINFO) -> bool:
-    """Whether this machine's CPU computes bfloat16; False if it is unknown."""
-    return not _BF16_FLAGS.isdisjoint(cpu_flags(cpuinfo))

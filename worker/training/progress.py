@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from service.contract.failures import FailureCode, StageError
-from service.contract.metric_directions import greater_is_better
-from service.contract.training import TrainingSpec
+from service.contract.spec.training import TrainingSpec
+from service.contract.tasks.metric_directions import greater_is_better
+from worker.failures import unreported_metric
 from worker.training.distributed.ranks import Ranks
 
 EVAL_PREFIX = "eval_"
@@ -47,7 +47,7 @@ class TrainingProgress:
     evaluation_pending: bool = False
     """The training was stopped before this step's evaluation, which the resumed one makes first."""
     rollbacks: int = 0
-    """How often the training has gone back to a checkpoint because a number was not finite."""
+    """How often the training has returned to a checkpoint because a number was not finite."""
     remade_until: int = -1
     """After a rollback: metrics up to this step were already reported, and are replaced by those of
     the repeated steps. -1 without a rollback, since the baseline evaluation has step 0."""
@@ -115,7 +115,7 @@ class BestMetric:
         self.greater_is_better = greater is not False
         self._better = operator.gt if self.greater_is_better else operator.lt
 
-    def of(self, metrics: dict[str, float]) -> float | None:
+    def value_in(self, metrics: dict[str, float]) -> float | None:
         """The value of the metric; None if no metric is needed.
 
         StageError(invalid_option) if the evaluation does not report it.
@@ -124,15 +124,7 @@ class BestMetric:
             return None
         known = EVAL_PREFIX + self.name.removeprefix(EVAL_PREFIX)
         if known not in metrics:
-            names = sorted(name.removeprefix(EVAL_PREFIX) for name in metrics)
-            raise StageError(
-                FailureCode.INVALID_OPTION,
-                f"`training.metric_for_best_model` is `{self.name}`, but the evaluation reports "
-                f"only: {', '.join(names)}",
-                option="training.metric_for_best_model",
-                given=self.name,
-                known=names,
-            )
+            raise unreported_metric(self.name, metrics)
         return metrics[known]
 
     def is_better(self, value: float, than: float | None) -> bool:

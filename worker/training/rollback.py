@@ -28,7 +28,7 @@ def in_loss(state: State) -> NonFinite | None:
     if step is not None:
         return NonFinite(step, "the loss or its gradient")
     scaler = state.accelerator.scaler
-    # Each skipped step halves the scale: one this low is no search for the right scale.
+    # Each skipped step halves the scale; so low a scale is not the search for the right one.
     if scaler is not None and scaler.get_scale() < LOWEST_LOSS_SCALE:
         what = f"the gradient in float16, with the loss scaled by less than {LOWEST_LOSS_SCALE:g},"
         return NonFinite(state.progress.step, what)

@@ -6,16 +6,19 @@ from pathlib import Path
 
 import torch
 
-from worker.training import auxiliary_loss, best_model, early_stopping, fingerprint, resume_from
 from worker.training.batches.rank_shares import RankShares
+from worker.training.checkpointing import resume_from
 from worker.training.checkpointing import state as checkpoint
 from worker.training.checkpointing.async_saver import Saver
 from worker.training.checkpointing.state import State
-from worker.training.memory import CurrentBatch
+from worker.training.evaluation import best_model, early_stopping
+from worker.training.loss import auxiliary_loss
+from worker.training.memory.usage import CurrentBatch
 from worker.training.objective import Batch, Evaluation, LossSum, Objective
 from worker.training.plan import Plan
 from worker.training.progress import BestMetric
-from worker.training.reporting import Reporter
+from worker.training.reporting.reporter import Reporter
+from worker.training.reproducibility import fingerprint
 
 
 @dataclass

@@ -11,8 +11,8 @@ from service.api.faults.describe import conflict, describe
 from service.api.faults.shorten import MOST_FAULTS, shortened
 from service.api.faults.walk import FieldPath, Place, kind_of, kinds, locate
 from service.api.schemas.problems import Fault
-from service.contract.section import BrokenRulesError, Examination, SpecModel
-from service.contract.spec import JobSpec
+from service.contract.fields.section import BrokenRulesError, Examination, SpecModel
+from service.contract.spec.spec import JobSpec
 
 _MISNAMED: Final = ("unknown_field", "moved_option")
 SectionT = TypeVar("SectionT", bound=SpecModel)
@@ -24,12 +24,12 @@ class Findings:
     """The spec, unless it is faulty."""
     faults: list[Fault] = field(default_factory=list)
     valid_part: JobSpec | None = None
-    """The spec without its faulty fields, which raise UnknownValueError; None where faults were
-    too many to list."""
+    """The spec without its faulty fields, which raise UnknownValueError; None if there were too
+    many faults to list."""
 
 
 def collect(given: Any) -> Findings:
-    """Every fault of the form: types, bounds, names, and the rules between fields."""
+    """Every fault in types, bounds and names, and of the rules between fields."""
     examination = Examination()
     errors: list[ErrorDetails] = []
     try:
@@ -46,7 +46,7 @@ def collect(given: Any) -> Findings:
 
 
 def _is_rule(error: ErrorDetails) -> bool:
-    """Rules are checked again, on what is valid of every section."""
+    """Check the rules again, on the valid fields of every section."""
     return isinstance(error.get("ctx", {}).get("error"), BrokenRulesError)
 
 
@@ -71,7 +71,8 @@ class _Collector:
         return Findings(faults=faults, valid_part=valid_part)
 
     def _is_guessed(self, fault: Fault) -> bool:
-        """Whether what is missing was probably given by another name, which is a fault already."""
+        """Whether the missing field was probably given by a wrong name, which is a fault
+        already."""
         if fault.code != "missing_field":
             return False
         suggested = [

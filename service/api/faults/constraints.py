@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from service.contract import patterns
+from service.contract.fields import patterns
 
 _KINDS: Final[dict[str, str]] = {
     "int": "a whole number",

@@ -1,21 +1,26 @@
 """Words an error of pydantic for the author of the spec."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from pydantic_core import ErrorDetails
 
-from service.api.faults import constraints, names
+from service.api.faults import constraints, hints, names
+from service.api.faults.redaction import shown
 from service.api.faults.walk import Path, Place, as_given, at, choices, dotted, kinds
-from service.api.redaction import shown
 from service.api.schemas.problems import Fault
-from service.contract import patterns
-from service.contract.spec import JobSpec
-from service.contract.training import TrainingSpec
+from service.contract.fields import patterns
+from service.contract.spec.spec import JobSpec
+from service.contract.spec.training import TrainingSpec
 from service.contract.training_arguments.aliases import ALIASES, SWITCHES
 from service.contract.training_arguments.moved_options import ELSEWHERE
 from service.contract.training_arguments.refused_options import REFUSED, REMOVED
 from service.contract.training_arguments.script_options import NOT_NEEDED, PLACES
+
+_COLUMN: Final = "_column"
+_OF_JSON: Final = (str, int, float, list, dict, type(None))
+"""Anything else stands for a number that cannot be stored."""
+_FROM_SCRATCH: Final = "model.config."
 
 
 def describe(error: ErrorDetails, place: Place) -> Fault:
@@ -24,8 +29,8 @@ def describe(error: ErrorDetails, place: Place) -> Fault:
 
 
 def conflict(sentence: str, place: Place) -> Fault:
-    """A broken rule of the section at `place`: at the first field it names that was given; at the
-    first it names where none was, because then that one is missing."""
+    """A broken rule of the section at `place`: reported at the first field it names that was given,
+    or if none was, at the first it names, which is then missing."""
     named = named_fields(sentence, place)
     given = (path for path in named if at(place.value, path) is not None)
     path = next(given, named[0] if named else ())
@@ -34,14 +39,14 @@ def conflict(sentence: str, place: Place) -> Fault:
 
 def named_fields(message: str, place: Place) -> list[Path]:
     """The fields that a rule of the section names, by the names that the client used."""
-    # Of `name: value`, the name.
+    # The name in `name: value`.
     quoted = (part.partition(":")[0] for part in message.split("`")[1::2])
     paths = [tuple(name.split(".")) for name in quoted]
     return [as_given(place.value, path) for path in paths if _is_field(path[0], place)]
 
 
 def _is_field(name: str, place: Place) -> bool:
-    """Also one by an older name, or a refused one that was given."""
+    """Includes fields given by an older name, and refused ones."""
     is_given = name in ALIASES or name in SWITCHES or name in place.value
     return is_given or any(name in model.model_fields for model in place.models)
 
@@ -55,9 +60,33 @@ def _unknown(error: ErrorDetails, place: Place) -> Fault:
         return Fault(path=path, code=code, message=message, given=given, suggestion=suggestion)
     assert place.owner is not None
     near = names.nearest_field(name, place.owner, place.spec)
+    if near is None:
+        return unknown(error, place, None, "")
+    if near in JobSpec.model_fields and near not in place.owner.model_fields:
+        section = dotted(place.path[:-1])
+        hint = f"; `{near}` is a field of the spec itself, next to `{section.partition('.')[0]}`"
+        return unknown(error, place, near, hint)
+    target = near if "." in near else dotted((*place.path[:-1], near))
     if near == path:  # the name is right, for another kind of a union
         return unknown(error, place, None, " of this kind")
-    return unknown(error, place, near, f"; did you mean `{near}`?" if near else "")
+    if names.lacks(place.spec, target):
+        section = target.rpartition(".")[0]
+        return unknown(error, place, None, f"; `{near}` exists for other kinds of `{section}`")
+    meant = f"did you mean `{near}`?"
+    return unknown(error, place, near, "; " + " ".join([meant, *_then(name, target, error, place)]))
+
+
+def _then(name: str, target: str, error: ErrorDetails, place: Place) -> Iterator[str]:
+    """Sentences: what to do besides giving the value at `target`, so that no fault follows."""
+    if at(place.spec, tuple(target.split("."))) is not None:
+        yield "It is given already: remove one of the two."
+        return
+    form = hints.written(target, error["input"], name)
+    if form is not None:
+        yield f"Write `{form}`."
+    needed = [f"`{each}`" for each in names.needs(place.spec, target)]
+    if needed:
+        yield f"`{target.partition('.')[0]}` also needs {' and '.join(needed)}."
 
 
 def unknown(error: ErrorDetails, place: Place, near: str | None, hint: str) -> Fault:
@@ -81,10 +110,25 @@ def _known_elsewhere(name: str, place: Place) -> tuple[str, str, str | None] | N
     refused = {**REFUSED, **REMOVED, **NOT_NEEDED} if for_training else NOT_NEEDED
     if name in refused:
         return "unsupported_option", f"refused: {refused[name]}", None
-    if name in PLACES and PLACES[name] != dotted(place.path):
-        target = PLACES[name]
+    target = PLACES.get(name)
+    if target is None or target == dotted(place.path):
+        return None
+    if not names.lacks(place.spec, target):
+        if target.startswith(_FROM_SCRATCH):
+            return _from_scratch(target, place.spec)
         return "moved_option", f"not a field of this section: use `{target}`", target
-    return None
+    if name.endswith(_COLUMN):
+        target = "dataset.columns"
+        return "moved_option", f"not a field of this section: use `{target}`", target
+    return "unsupported_option", f"this task does not have it; others have it as `{target}`", None
+
+
+def _from_scratch(target: str, spec: Any) -> tuple[str, str, str | None]:
+    if at(spec, ("model", "name_or_path")) is not None or at(spec, ("model", "job")) is not None:
+        message = f"refused: it follows from the model; `{target}` is for one without weights"
+        return "unsupported_option", message, None
+    message = f"use `{target}`, for a model without weights; it also needs `model.tokenizer_name`"
+    return "moved_option", f"not a field of this section: {message}", target
 
 
 def _missing(_error: ErrorDetails, place: Place) -> Fault:
@@ -123,7 +167,7 @@ def _given(error: ErrorDetails, place: Place) -> Any:
 
 
 def _not_among(path: str, given: Any, allowed: list[str]) -> Fault:
-    near = names.nearest(given, allowed) if isinstance(given, str) else None
+    near = names.nearest_value(path, given, allowed) if isinstance(given, str) else None
     hint = f"; did you mean `{near}`?" if near else ""
     return Fault(
         path=path,
@@ -157,7 +201,9 @@ def _other(error: ErrorDetails, place: Place) -> Fault:
     given = _given(error, place)
     wanted = constraints.kind(error["type"])
     if wanted is not None:
-        message = f"must be {wanted}"
+        if not isinstance(error["input"], _OF_JSON):
+            wanted = f"{wanted}, {_range(place) or 'finite and of at most 18 digits'}"
+        message = f"must be {wanted}{hints.of_value(path, error['input'])}"
         return Fault(path=path, code="invalid_type", message=message, given=given, allowed=wanted)
     allowed = _range(place) or constraints.bounds(error.get("ctx", {}))
     message = f"must be {allowed}" if allowed else _own_words(error)

@@ -8,13 +8,14 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from service.api.faults.walk import kind_of, models_in
-from service.contract.spec import JobSpec
-from service.contract.training import TrainingSpec
+from service.contract.spec.spec import JobSpec
+from service.contract.spec.training import TrainingSpec
 from service.contract.training_arguments.aliases import ALIASES
-from service.contract.training_arguments.common_names import COMMON_NAMES
+from service.contract.training_arguments.common_names import COMMON_NAMES, COMMON_TASKS
 
 _LONGEST_NAME: Final = 60
 _NEAR: Final = 0.6
+_NEARER: Final = 0.75
 _VERY_NEAR: Final = 0.85
 _SHORTEST_PART: Final = 4
 
@@ -30,6 +31,15 @@ def nearest(name: str, allowed: Iterable[str]) -> str | None:
     return by_plain[holding[0]] if holding else None
 
 
+def nearest_value(path: str, given: str, allowed: Iterable[str]) -> str | None:
+    """As `nearest`; a task has other names in other tools, too."""
+    if path in ("task", "task.type"):
+        plain = given[:_LONGEST_NAME].lower().replace("_", "-")
+        if plain in COMMON_TASKS:
+            return COMMON_TASKS[plain]
+    return nearest(given, allowed)
+
+
 def nearest_field(name: str, owner: type[BaseModel], spec: Any) -> str | None:
     """The right name for a field that `owner` does not have; dotted if it lives elsewhere.
 
@@ -38,13 +48,15 @@ def nearest_field(name: str, owner: type[BaseModel], spec: Any) -> str | None:
     if common is not None:
         return common
     elsewhere = _all_fields()
-    if name in elsewhere:
+    older = ALIASES if owner is TrainingSpec else {}
+    here = (*owner.model_fields, *older)
+    # `model` in the section `hub` means its `model_id` rather than the section `model`.
+    is_root = name in JobSpec.model_fields
+    if name in elsewhere and not (is_root and _closest(name, here, _NEARER)):
         return elsewhere[name]
-    own = nearest(name, owner.model_fields)
-    if own is None and owner is TrainingSpec:
-        own = ALIASES.get(nearest(name, ALIASES) or "")
+    own = nearest(name, here)
     if own is not None:
-        return own
+        return older.get(own, own)
     close = _closest(name[:_LONGEST_NAME], elsewhere, _VERY_NEAR)
     return elsewhere[close] if close is not None else None
 
@@ -61,15 +73,46 @@ def _common_name(name: str, owner: type[BaseModel], spec: Any) -> str | None:
     return next((place for place in places if _has(spec, place)), places[0] if places else None)
 
 
+def lacks(spec: Any, place: str) -> bool:
+    """Whether the section of this path is given in `spec`, and of a kind without the field."""
+    kind = _kind(spec, place)
+    return kind is not None and place.rpartition(".")[2] not in kind.model_fields
+
+
 def _has(spec: Any, place: str) -> bool:
-    """Whether the section that is given in `spec` is of a kind with this field."""
+    """Whether the section that is given in `spec` is of a kind with the field of this path."""
+    return _kind(spec, place) is not None and not lacks(spec, place)
+
+
+def _kind(spec: Any, place: str) -> type[BaseModel] | None:
+    """Of the section of this path; None if it is not given."""
+    kind: type[BaseModel] = JobSpec
+    for name in place.split(".")[:-1]:
+        definition = kind.model_fields.get(name)
+        spec = spec.get(name) if isinstance(spec, dict) else None
+        if definition is None:
+            return kind
+        if isinstance(spec, str):  # short for an object of that kind
+            spec = {str(definition.discriminator): spec}
+        found = kind_of(definition, spec)
+        if found is None:
+            return None
+        kind = found
+    return kind
+
+
+def needs(spec: Any, place: str) -> list[str]:
+    """What the section of this path must have besides the field, if it is not given yet."""
     section, _, field = place.partition(".")
-    given = spec.get(section) if isinstance(spec, dict) else None
+    if not field or (isinstance(spec, dict) and spec.get(section) is not None):
+        return []
     definition = JobSpec.model_fields[section]
-    if isinstance(given, str):  # short for an object of that kind
-        given = {str(definition.discriminator): given}
-    kind = kind_of(definition, given)
-    return kind is not None and field in kind.model_fields
+    having = [m for m in models_in(definition.annotation) if field.split(".")[0] in m.model_fields]
+    tag = definition.discriminator
+    required = [name for name, each in having[0].model_fields.items() if each.is_required()]
+    if tag and len(list(models_in(definition.annotation))) > 1:
+        required.insert(0, str(tag))
+    return [name for name in dict.fromkeys(required) if name != field]
 
 
 def _closest(name: str, allowed: Iterable[str], cutoff: float) -> str | None:

@@ -10,22 +10,25 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel
 
+from service.api.faults import live_workers
 from service.api.faults.collect import Findings
+from service.api.faults.redaction import cut, shown
 from service.api.faults.shorten import MOST_FAULTS
 from service.api.faults.walk import Path as FaultPath
 from service.api.faults.walk import dotted
-from service.api.redaction import cut, shown
 from service.api.schemas.problems import Fault
 from service.contract import resume_differences
-from service.contract.dataset import PathDataset, UploadDataset
-from service.contract.paths import PathNotAllowedError, resolve_under_roots
+from service.contract.fields.paths import PathNotAllowedError, resolve_under_roots
+from service.contract.fields.section import UnknownValueError
 from service.contract.roles import DEFAULT_PROJECT
-from service.contract.section import UnknownValueError
-from service.contract.spec import JobSpec
+from service.contract.spec.dataset import PathDataset, UploadDataset
+from service.contract.spec.spec import JobSpec
 from service.errors import SourceJobError
 from service.settings import Settings
-from service.store import files, lineage, project_secrets, queries
 from service.store.database import Database
+from service.store.files import files
+from service.store.jobs import lineage, queries
+from service.store.projects import secrets
 from service.store.scope import Scope
 from service.webhooks.addresses import Allowed, ReceiverNotAllowedError, check_url
 
@@ -49,11 +52,13 @@ def check(
     database: Database,
     scope: Scope,
     pending_files: Collection[str] = (),
+    *,
+    force: bool = False,
 ) -> list[Fault]:
     """The faults of the findings about `given` together with these, at most MOST_FAULTS, in the
     order of their paths.
 
-    `pending_files` are ids that count as uploaded.
+    `pending_files` are ids that count as uploaded. `force`: without what the live workers lack.
     """
     job = findings.valid_part
     if job is None:
@@ -68,6 +73,7 @@ def check(
         _hub_token(job, settings, store),
         _webhooks(job, settings, store),
         _timeout(job, settings),
+        () if force else _lacking_workers(job, settings, database),
         _data(job, given, faulty, settings, store, pending_files),
     )
     found = list(islice(every, MOST_FAULTS - len(findings.faults)))
@@ -75,7 +81,7 @@ def check(
 
 
 def _known(read: Callable[[], T]) -> T | None:
-    """The value that `read` finds; None where it is not known."""
+    """The value that `read` finds; None if it is unknown."""
     try:
         return read()
     except UnknownValueError:
@@ -175,7 +181,7 @@ def _secrets(job: JobSpec, store: _Store) -> Iterator[Fault]:
     if not name:
         return
     with store.database.read() as session:
-        known = [row.name for row in project_secrets.list_all(session, store.scope)]
+        known = [row.name for row in secrets.list_all(session, store.scope)]
     if name not in known:
         message = "the project has no such secret: set it with `finetune secrets set`"
         yield _fault(("secrets", "hub_token"), "secret_not_found", message, name)
@@ -185,9 +191,9 @@ def _webhooks(job: JobSpec, settings: Settings, store: _Store) -> Iterator[Fault
     given = _known(lambda: [(each.url, each.secret) for each in job.webhooks])
     if not given:
         return
-    allowed = Allowed.of(settings.webhook_allow)
+    allowed = Allowed.parse(settings.webhook_allow)
     with store.database.read() as session:
-        known = {row.name for row in project_secrets.list_all(session, store.scope)}
+        known = {row.name for row in secrets.list_all(session, store.scope)}
     for place, (url, secret) in enumerate(given):
         try:
             check_url(url, allowed)
@@ -201,15 +207,16 @@ def _webhooks(job: JobSpec, settings: Settings, store: _Store) -> Iterator[Fault
 
 def _hub_token(job: JobSpec, settings: Settings, store: _Store) -> Iterator[Fault]:
     if _known(lambda: job.hub) is not None and not _known(lambda: job.hub_token_secret):
+        own = "store one with `finetune secrets set` and name it in `secrets.hub_token`, or "
         otherwise = ", or leave out `hub` and push later with `finetune publish`"
-        yield from hub_token(settings, store.database, store.scope, otherwise)
+        yield from hub_token(settings, store.database, store.scope, own, otherwise)
 
 
 def hub_token(
-    settings: Settings, database: Database, scope: Scope, otherwise: str = ""
+    settings: Settings, database: Database, scope: Scope, own: str = "", otherwise: str = ""
 ) -> Iterator[Fault]:
-    """A fault if there are live workers and none can push with the operator's token. `otherwise`:
-    what the user can do without a token."""
+    """A fault if there are live workers and none can push with the operator's token. `own`: how
+    the user can give the job a token, `otherwise`: what he can do without one."""
     if scope.project not in (None, DEFAULT_PROJECT):
         message = (
             "Jobs of this project do not have the operator's Hub token: set one with `finetune "
@@ -222,8 +229,16 @@ def hub_token(
     with database.read() as session:
         workers = queries.live_workers(session, settings.alive_seconds)
     if workers and not any(worker.has_hub_token for worker in workers):
-        message = "No Hub token is set: set FINETUNE_HUB_TOKEN and restart the workers" + otherwise
+        message = (
+            f"No Hub token is set: {own}set FINETUNE_HUB_TOKEN and restart the workers{otherwise}"
+        )
         yield Fault(path="hub", code="no_hub_token", message=message)
+
+
+def _lacking_workers(job: JobSpec, settings: Settings, database: Database) -> Iterator[Fault]:
+    for lack in live_workers.lacks(job, settings, database):
+        message = f"{lack.message}. With `force` the spec is accepted all the same"
+        yield Fault(path=lack.path, code=live_workers.CODE, message=message)
 
 
 def _timeout(job: JobSpec, settings: Settings) -> Iterator[Fault]:

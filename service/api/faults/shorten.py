@@ -1,7 +1,6 @@
-"""A spec without what no list of faults has room for, so that a hostile body costs little.
-
-Only a faulty spec is shortened: it has more unknown fields, or a longer list or object, than is
-allowed anywhere, and has so afterwards, too.
+"""Shortens a spec that has more faults than are listed, so that a hostile body costs little. Only a
+faulty spec is shortened: one with more unknown fields, or a longer list or object, than any valid
+spec has. It is still faulty afterwards.
 """
 
 from collections.abc import Iterable
@@ -11,15 +10,15 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from service.api.faults.walk import models_in
-from service.contract.dataset import MOST_SETS
-from service.contract.spec import JobSpec
-from service.contract.training import TrainingSpec
+from service.contract.fields.types import MOST_ENTRIES
+from service.contract.spec.dataset import MOST_SETS
+from service.contract.spec.spec import JobSpec
+from service.contract.spec.training import TrainingSpec
 from service.contract.training_arguments.aliases import ALIASES, SWITCHES
 from service.contract.training_arguments.trainer_defaults import DEFAULTS
-from service.contract.types import MOST_ENTRIES
 
 MOST_FAULTS: Final = 100
-"""Of a spec, in one answer: nobody reads more, and finding the nearest names takes time."""
+"""Of a spec, in one answer: users do not read more, and finding the nearest names takes time."""
 _OPTIONS: Final = (*TrainingSpec.model_fields, *ALIASES, *SWITCHES, *DEFAULTS)
 
 

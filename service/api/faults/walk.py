@@ -2,14 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_origin
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from service.api.redaction import cut
-from service.contract.section import SpecModel
-from service.contract.spec import JobSpec
+from service.api.faults.redaction import cut
+from service.contract.fields.section import SpecModel
+from service.contract.spec.spec import JobSpec
 from service.contract.training_arguments.aliases import ALIASES
 
 Path = tuple[str | int, ...]
@@ -125,10 +126,17 @@ def kinds(model: type[BaseModel], discriminator: str) -> tuple[str, ...]:
 
 
 def choices(field: FieldInfo) -> tuple[str, ...]:
-    """The values that a field of a Literal type takes, opened from `| None`."""
-    candidates = (field.annotation, *get_args(field.annotation))
-    literal = (item for item in candidates if get_origin(item) is Literal)
-    return tuple(str(value) for item in literal for value in get_args(item))
+    """The values that a field of a Literal type takes, opened from `| None`; as YAML has them."""
+    values = dict.fromkeys(_literals(field.annotation))
+    return tuple(str(value).lower() if isinstance(value, bool) else str(value) for value in values)
+
+
+def _literals(annotation: Any) -> Iterator[Any]:
+    if get_origin(annotation) is Literal:
+        yield from get_args(annotation)
+    elif get_origin(annotation) in (Annotated, Union, UnionType):
+        for argument in get_args(annotation):
+            yield from _literals(argument)
 
 
 def dotted(path: Path) -> str:

@@ -1,5 +1,6 @@
 """What watched jobs do, read for all of their watchers together: one read of the database a tick.
-On Postgres a tick comes early when some process has committed events (`service.store.wake_ups`).
+On Postgres a tick comes early when some process has committed events
+(`service.store.jobs.wake_ups`).
 
 A watcher keeps only how far it has read. It takes the newest events from its job's channel and
 older ones from the database, so a slow one costs no memory.
@@ -20,20 +21,21 @@ from anyio import CapacityLimiter, to_thread
 from fastapi.sse import format_sse_event
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.api import visitor as visitors
+from service.api.http import principal as principals
+from service.api.http.principal import Principal
 from service.api.schemas.history import Event
-from service.api.visitor import Visitor
 from service.contract.roles import Permission
 from service.contract.states import ENDED
-from service.store import keys, wake_ups, watching
 from service.store.database import Database
-from service.store.models import EventRow
+from service.store.jobs import wake_ups, watching
+from service.store.jobs.watching import Head
+from service.store.projects import keys
 from service.store.scope import EVERYTHING, Scope
-from service.store.watching import Head
+from service.store.tables.jobs import EventRow
 
 TICK_SECONDS: Final = 0.5
 KEY_SECONDS: Final = 5.0
-"""After so long a stream whose key was revoked, or has expired, ends."""
+"""Seconds until a stream ends whose key was revoked or has expired."""
 _KEPT: Final = 32
 """Newest events of each watched job."""
 _MOST_EVENTS: Final = 5000
@@ -51,7 +53,7 @@ class Message(NamedTuple):
 
 
 def as_message(row: EventRow) -> Message:
-    data = Event.of(row).model_dump_json()
+    data = Event.from_row(row).model_dump_json()
     return Message(row.seq, format_sse_event(data_str=data, event=row.type, id=str(row.seq)))
 
 
@@ -60,7 +62,7 @@ class Channel:
 
     def __init__(self, head: Head, log: Path) -> None:
         self.head: Head | None = head
-        """None once the job is deleted."""
+        """None after the job was deleted."""
         self.log = log
         self.log_bytes: int | None = None
         self.watchers = 0
@@ -70,7 +72,7 @@ class Channel:
         self._changed = asyncio.Event()
 
     def is_before(self, head: Head | None) -> bool:
-        """False for what was read earlier than the present head: reads overtake one another."""
+        """False if this was read before the present head: reads overtake one another."""
         return self.head is None or head is None or head.event_seq >= self.head.event_seq
 
     def unread(self) -> list[int]:
@@ -101,7 +103,7 @@ class Channel:
         self._changed = asyncio.Event()
 
     async def newer_than(self, version: int, seconds: float) -> bool:
-        """Whether something has changed since `version`; waits so long at most."""
+        """Whether something has changed since `version`; waits at most `seconds`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self.version == version:
@@ -112,18 +114,18 @@ class Channel:
 class Watcher:
     """One open stream."""
 
-    def __init__(self, feed: "Feed", channel: Channel, visitor: Visitor, job_id: str) -> None:
+    def __init__(self, feed: "Feed", channel: Channel, principal: Principal, job_id: str) -> None:
         self.feed = feed
         self.channel = channel
-        self.visitor = visitor
+        self.principal = principal
         self.job_id = job_id
         self.is_over = False
         """Its key no longer works, or this process stops."""
 
     def head(self) -> Head | None:
-        """None when its visitor may no longer see the job."""
+        """None when its principal may no longer see the job."""
         head = self.channel.head
-        return head if head is not None and self.visitor.scope.has(head.project_id) else None
+        return head if head is not None and self.principal.scope.has(head.project_id) else None
 
     def end(self) -> None:
         self.is_over = True
@@ -162,7 +164,7 @@ class Feed:
 
     def _forget(self, key: Hashable, ended: asyncio.Task[Any]) -> None:
         del self._shared[key]
-        # If all who asked have gone, nobody retrieves what it raised.
+        # If all callers were cancelled, none of them retrieves the exception: do it here.
         ended.cancelled() or ended.exception()
 
     async def _in_tick(self, read: Callable[[], _T]) -> _T:
@@ -188,7 +190,7 @@ class Feed:
             return None
         return head
 
-    def join(self, visitor: Visitor, job_id: str, head: Head) -> Watcher:
+    def join(self, principal: Principal, job_id: str, head: Head) -> Watcher:
         channel = self._channels.get(job_id)
         if channel is None:
             log = self.workspace(job_id) / "job.log"
@@ -196,7 +198,7 @@ class Feed:
         elif channel.is_before(head):
             channel.head = head
         channel.watchers += 1
-        watcher = Watcher(self, channel, visitor, job_id)
+        watcher = Watcher(self, channel, principal, job_id)
         watcher.is_over = self._is_closed
         self._watchers.add(watcher)
         if not self._tasks:
@@ -286,13 +288,13 @@ class Feed:
 
     async def _check_keys(self) -> None:
         """End the streams of keys that no longer allow them."""
-        watchers = [each for each in self._watchers if each.visitor.key_id is not None]
-        ids = {each.visitor.key_id for each in watchers if each.visitor.key_id is not None}
+        watchers = [each for each in self._watchers if each.principal.key_id is not None]
+        ids = {each.principal.key_id for each in watchers if each.principal.key_id is not None}
         if not ids:
             return
         holders = await self._in_tick(lambda: self._read_keys(ids))
         for watcher in watchers:
-            if not _may_still_watch(watcher.visitor, holders.get(str(watcher.visitor.key_id))):
+            if not _may_still_watch(watcher.principal, holders.get(str(watcher.principal.key_id))):
                 watcher.end()
 
     def _read_keys(self, ids: set[str]) -> dict[str, keys.Holder]:
@@ -300,11 +302,11 @@ class Feed:
             return keys.holders(connection, ids)
 
 
-def _may_still_watch(visitor: Visitor, holder: keys.Holder | None) -> bool:
+def _may_still_watch(principal: Principal, holder: keys.Holder | None) -> bool:
     if holder is None or holder.is_expired:
         return False
-    now = visitors.of_holder(holder)
-    is_same = now.scope.project in (None, visitor.scope.project)
+    now = principals.of_holder(holder)
+    is_same = now.scope.project in (None, principal.scope.project)
     return is_same and Permission.JOBS_READ in now.permissions
 
 

@@ -6,16 +6,16 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.responses import StreamingResponse
 
-from service.api.dependencies import JobId
-from service.api.history import After
-from service.api.limits import LIVE_STREAM, StreamSlots
+from service.api.http.dependencies import JobId
+from service.api.http.limits import LIVE_STREAM, StreamSlots
+from service.api.http.principal import JobsRead
+from service.api.jobs.records import After
 from service.api.live import streams
 from service.api.live.feed import Feed, Watcher
-from service.api.openapi import problems
-from service.api.visitor import JobsRead
+from service.api.openapi.document import problems
 from service.errors import JobNotFoundError
-from service.store import watching
-from service.store.watching import Head
+from service.store.jobs import watching
+from service.store.jobs.watching import Head
 
 router = APIRouter(
     prefix="/v1/jobs/{job_id}", tags=["jobs"], responses=problems(401, 404, 422, 429, 503)
@@ -54,24 +54,24 @@ class LiveResponse(StreamingResponse):
         super().__init__(messages, status_code, headers)
 
 
-async def _watch(request: Request, visitor: JobsRead, job_id: JobId) -> AsyncIterator[Watcher]:
+async def _watch(request: Request, principal: JobsRead, job_id: JobId) -> AsyncIterator[Watcher]:
     """Raises JobNotFoundError, TooManyStreamsError: before the answer begins."""
     feed: Feed = request.app.state.feed
     slots: StreamSlots = request.app.state.stream_slots
 
     def read() -> Head:
         with feed.database.read() as session:
-            head = watching.heads(session, visitor.scope, [job_id]).get(job_id)
+            head = watching.heads(session, principal.scope, [job_id]).get(job_id)
         if head is None:
             raise JobNotFoundError(job_id)
         return head
 
-    project = None if visitor.key_id is None else visitor.scope.project
-    with slots.take(visitor.key_id, project):
-        head = feed.known_head(job_id, visitor.scope)
+    project = None if principal.key_id is None else principal.scope.project
+    with slots.take(principal.key_id, project):
+        head = feed.known_head(job_id, principal.scope)
         if head is None:
             head = await feed.in_thread(read)
-        watcher = feed.join(visitor, job_id, head)
+        watcher = feed.join(principal, job_id, head)
         # Known to the limit on requests, and to the connection when the server stops.
         setattr(request.state, LIVE_STREAM, feed)
         try:

@@ -8,12 +8,12 @@ from typing import Final
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from sqlalchemy.exc import SQLAlchemyError
 
+from service.api.jobs.log_reader import read_part
 from service.api.live.feed import Message, Watcher, as_message
-from service.api.log_reader import read_part
 from service.api.schemas.history import LogPart
 from service.contract.states import ENDED
-from service.store import queries
 from service.store.database import is_outage
+from service.store.jobs import queries
 
 _PAGE: Final = 100
 _PART_BYTES: Final = 65536
@@ -93,8 +93,8 @@ async def _part(
 
 
 async def _older(watcher: Watcher, after: int, version: int) -> list[Message] | None:
-    """A page from the database; None when it is unreachable: the client is to connect again."""
-    key = (watcher.channel, version, after, watcher.visitor.scope)
+    """A page from the database; None if it is unreachable: the client should connect again."""
+    key = (watcher.channel, version, after, watcher.principal.scope)
     try:
         return await watcher.feed.shared(key, lambda: _page(watcher, after))
     except SQLAlchemyError as error:
@@ -105,7 +105,7 @@ async def _older(watcher: Watcher, after: int, version: int) -> list[Message] | 
 
 def _page(watcher: Watcher, after: int) -> list[Message]:
     with watcher.feed.database.read() as session:
-        scope = watcher.visitor.scope
+        scope = watcher.principal.scope
         rows, _ = queries.events(session, scope, watcher.job_id, after=after, limit=_PAGE)
         return [as_message(row) for row in rows]
 

@@ -1,1 +1,1 @@
-"""The API of OpenAI over the same commands: a thin face, for programs that were written for it."""
+"""OpenAI's API over the same commands: a thin layer, for programs that were written for it."""

@@ -1,4 +1,4 @@
-"""What a prediction has answered, as the objects of OpenAI's API, whole or in chunks."""
+"""The answer of a prediction as objects of OpenAI's API, whole or in chunks."""
 
 import json
 import secrets
@@ -27,7 +27,7 @@ from service.api.openai.schemas.completions import (
     ToolCallDelta,
     TopLogprob,
 )
-from service.contract.predictions import Choice, Logprob, PredictionResult, TokenLogprob
+from service.contract.interactive.predictions import Choice, Logprob, PredictionResult, TokenLogprob
 from service.errors import DomainError
 
 CHAT_PREFIX: Final = "chatcmpl-"
@@ -51,7 +51,7 @@ class Head(NamedTuple):
 
 
 def usage(results: Sequence[PredictionResult]) -> CompletionUsage:
-    """Of all results together."""
+    """The tokens of all results together."""
     counts = [result.usage for result in results if result.usage is not None]
     prompt = sum(count.prompt_tokens for count in counts)
     completion = sum(count.completion_tokens for count in counts)
@@ -170,8 +170,8 @@ def _text_logprobs(logprobs: list[TokenLogprob] | None) -> TextLogprobs | None:
 
 
 class _Chunks:
-    """What of the texts was sent. With `is_whole` they are sent when they are complete, because
-    only then it is known what of them are calls of tools, and how likely each token was."""
+    """Which part of the texts was sent. With `is_whole` they are sent when they are complete: only
+    then tool calls and the probability of each token are known."""
 
     def __init__(self, head: Head, *, is_whole: bool) -> None:
         self.head = head
@@ -179,8 +179,8 @@ class _Chunks:
         self._sent: dict[int, str] = {}
 
     def _new(self, index: int, text: str) -> str:
-        """What is new in the text of a choice. An attempt that replaces a lost one writes it once
-        more, which is sent no second time."""
+        """The new part of a choice's text. An attempt that replaces a lost one writes the text
+        again; it is not sent again."""
         sent = self._sent.get(index, "")
         if self._is_whole or not text.startswith(sent):
             return ""

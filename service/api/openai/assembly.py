@@ -1,7 +1,7 @@
 """Makes one file of the parts of an upload, on a disk that has room for one more part.
 
 Each part is removed as soon as it is in the file, so a killed completion is continued, not begun
-again: SQL has the order of the parts by then, and the parts that are gone are in the file.
+again: SQL has the order of the parts by then, and the parts that were removed are in the file.
 """
 
 import hashlib
@@ -10,17 +10,18 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from service.api import upload
-from service.durable_files import sync_folder
+from service.api.files import upload
 from service.errors import ChecksumMismatchError, UploadNotPendingError
 from service.jobs import removal
 from service.jobs.disk_space import space
 from service.settings import Settings
-from service.store import files, uploads
 from service.store.database import Database
-from service.store.models import FileRow, UploadRow
+from service.store.files import files, uploads
+from service.store.files.uploads import Part
 from service.store.scope import Scope
-from service.store.uploads import Part
+from service.store.tables.files import FileRow
+from service.store.tables.uploads import UploadRow
+from service.system.durable_files import sync_folder
 
 _READ_BYTES: Final = 1024**2
 _WHOLE: Final = "whole"

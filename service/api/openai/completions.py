@@ -16,32 +16,39 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from pydantic import BaseModel
 
-from service.api import prediction_watch
-from service.api.dependencies import ParsedBody, Services, ServicesDep
-from service.api.errors import problem_of
-from service.api.limits import Waiters
+from service.api.http.dependencies import ParsedBody, Services, ServicesDep
+from service.api.http.limits import Waiters
+from service.api.http.principal import JobsWrite
+from service.api.interactive import prediction_watch
+from service.api.interactive.prediction_watch import Asked
 from service.api.openai import answers
 from service.api.openai.answers import ChatChunks, Head, TextChunks
-from service.api.openai.chat_request import ChatCompletionRequest
-from service.api.openai.completion_request import CompletionRequest
 from service.api.openai.errors import envelope
 from service.api.openai.parameters import TextRequest
+from service.api.openai.schemas.chat_request import ChatCompletionRequest
+from service.api.openai.schemas.completion_request import CompletionRequest
 from service.api.openai.schemas.completions import ChatCompletion, Completion
-from service.api.openapi import CHAT_BODY, COMPLETION_BODY, problems
-from service.api.prediction_watch import Asked
-from service.api.visitor import JobsWrite
-from service.contract import model_names, patterns
-from service.contract.predictions import (
+from service.api.openapi.document import body, problems
+from service.api.openapi.names import reference
+from service.api.problems.errors import problem_of
+from service.contract.fields import patterns
+from service.contract.interactive.predictions import (
     PredictedModel,
     PredictionRequest,
     PredictionResult,
 )
+from service.contract.spec import model_names
 from service.errors import DomainError, ModelNotFoundError
 
 router = APIRouter(tags=["predictions"])
 
 _PING_SECONDS: Final = 15.0
 _DONE: Final = format_sse_event(data_str="[DONE]")
+_OF_OPENAI: Final = re.compile(
+    r"(gpt-\d|chatgpt-|o\d(-|$)|(text|code)-(davinci|curie|babbage|ada)|(davinci|babbage)-002)"
+    r"[^/]*$"
+)
+"""Models that OpenAI serves; the Hub's few repositories without a namespace are all older."""
 _PROBLEMS: Final = problems(400, 401, 404, 409, 413, 415, 422, 429, 503, 504)
 
 
@@ -65,22 +72,22 @@ CallerDep = Annotated[_Caller, Depends(_caller)]
     "/v1/chat/completions",
     response_model=ChatCompletion,
     summary="Ask a model in a conversation",
-    openapi_extra=CHAT_BODY,
+    openapi_extra=body({"schema": reference("ChatCompletionRequest")}),
     responses=_PROBLEMS,
 )
-async def create_chat_completion(visitor: JobsWrite, body: ParsedBody, caller: CallerDep) -> Any:
+async def create_chat_completion(principal: JobsWrite, body: ParsedBody, caller: CallerDep) -> Any:
     """As OpenAI's API has it, for a fine-tuned model, a checkpoint or a base model. A worker loads
     the model when it is asked, and keeps it for some minutes; with `stream: true` the answer comes
     as server-sent events. 503 when no worker can answer now."""
-    asked_for = ChatCompletionRequest.of(body)
+    asked_for = ChatCompletionRequest.parse(body)
     head = Head.new(answers.CHAT_PREFIX, asked_for.model)
     chat, options = asked_for.input(), asked_for.options()
     wanted = [PredictionRequest(model=_model(head.model), input=chat, options=options)]
     if asked_for.stream:
         is_whole = chat.tools is not None or options.logprobs is not None
         chunks = ChatChunks(head, is_whole=is_whole)
-        return await _streamed(caller, visitor.project, wanted, chunks, asked_for)
-    results = await _results(caller, visitor.project, wanted)
+        return await _streamed(caller, principal.project, wanted, chunks, asked_for)
+    results = await _results(caller, principal.project, wanted)
     return answers.chat_completion(head, results[0], asked_for.metadata)
 
 
@@ -88,12 +95,12 @@ async def create_chat_completion(visitor: JobsWrite, body: ParsedBody, caller: C
     "/v1/completions",
     response_model=Completion,
     summary="Have a model continue a text",
-    openapi_extra=COMPLETION_BODY,
+    openapi_extra=body({"schema": reference("CompletionRequest")}),
     responses=_PROBLEMS,
 )
-async def create_completion(visitor: JobsWrite, body: ParsedBody, caller: CallerDep) -> Any:
+async def create_completion(principal: JobsWrite, body: ParsedBody, caller: CallerDep) -> Any:
     """As OpenAI's API has it: the text is given to the model as it is, without a chat template."""
-    asked_for = CompletionRequest.of(body)
+    asked_for = CompletionRequest.parse(body)
     head = Head.new(answers.TEXT_PREFIX, asked_for.model)
     options, model = asked_for.options(), _model(asked_for.model)
     wanted = [
@@ -103,8 +110,8 @@ async def create_completion(visitor: JobsWrite, body: ParsedBody, caller: Caller
     if asked_for.stream:
         is_whole = options.logprobs is not None
         chunks = TextChunks(head, echoed, options.n, is_whole=is_whole)
-        return await _streamed(caller, visitor.project, wanted, chunks, asked_for)
-    results = await _results(caller, visitor.project, wanted)
+        return await _streamed(caller, principal.project, wanted, chunks, asked_for)
+    results = await _results(caller, principal.project, wanted)
     return answers.completion(head, results, echoed)
 
 
@@ -115,9 +122,11 @@ def _model(name: str) -> PredictedModel:
         return PredictedModel(job=tuned.job_id, step=tuned.step)
     if re.match(patterns.JOB_ID, name):
         return PredictedModel(job=name)
-    if name.startswith(model_names.PREFIX):
+    is_path = name.startswith(prediction_watch.PATH_STARTS)
+    if not is_path and (not re.match(patterns.HUB_REPOSITORY, name) or _OF_OPENAI.match(name)):
         raise ModelNotFoundError(
-            f"There is no model {name[:200]!r}: GET /v1/models lists those of the project."
+            f"There is no model {name[:200]!r}: GET /v1/models lists those of the project, and a "
+            "base model has its Hub id (`namespace/name`) or its path."
         )
     return PredictedModel(name_or_path=name)
 
@@ -131,7 +140,7 @@ async def _begun(caller: _Caller, project: str, wanted: Sequence[PredictionReque
 async def _results(
     caller: _Caller, project: str, wanted: Sequence[PredictionRequest]
 ) -> list[PredictionResult]:
-    """Of all predictions, in order. Raises the error of the first that has none."""
+    """The results of all predictions, in order. Raises the error of the first without a result."""
     with prediction_watch.room(caller.waiters):
         asked = await _begun(caller, project, wanted)
         async with prediction_watch.cancelled_unless_ended(asked):
@@ -147,7 +156,7 @@ async def _streamed(
     chunks: ChatChunks | TextChunks,
     asked_for: TextRequest,
 ) -> EventSourceResponse:
-    """What is refused is refused with a status; what fails later is an event with `error`."""
+    """A refused request gets an error status; a later failure becomes an event with `error`."""
     with prediction_watch.room(caller.waiters):
         asked = await _begun(caller, project, wanted)
     has_usage = asked_for.stream_options is not None and asked_for.stream_options.include_usage
@@ -182,7 +191,8 @@ async def _events(
 async def _grown(
     caller: _Caller, asked: Asked, chunks: ChatChunks | TextChunks
 ) -> AsyncIterator[bytes]:
-    """What the texts grow by, and comments while they do not, so that no proxy gives up."""
+    """The new parts of the texts, and comments while there are none, so that proxies keep
+    waiting."""
     quiet_since = time.monotonic()
     async for found in prediction_watch.progress(asked, caller.request):
         events = [

@@ -1,4 +1,4 @@
-"""Errors as OpenAI's clients take them apart: `{"error": {message, type, param, code}}`."""
+"""Errors in the form that OpenAI's clients parse: `{"error": {message, type, param, code}}`."""
 
 from http import HTTPStatus
 from typing import Any, Final
@@ -56,7 +56,7 @@ def _type(status: int) -> str:
 
 
 def describe(document: dict[str, Any]) -> None:
-    """Have the OpenAPI document say of the face's paths that their errors have this shape."""
+    """Declare in the OpenAPI document that errors of these paths have this shape."""
     content = {"application/json": {"schema": {"$ref": "#/components/schemas/OpenAIError"}}}
     for path, operations in document["paths"].items():
         if not is_face(path):

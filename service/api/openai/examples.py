@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Final
 
 from service.settings import Settings
-from service.store import files
 from service.store.database import Database
+from service.store.files import files
 from service.store.scope import Scope
 
 MOST_READ: Final = 64 * 1024**2
@@ -15,15 +15,15 @@ _BINARY: Final = b"PAR1"
 
 
 def count(settings: Settings, database: Database, scope: Scope, file_id: str) -> int | None:
-    """Lines of the file that are not empty. None where they are no examples, as in Parquet or in
-    one JSON array, and where the project has no such file."""
+    """Lines of the file that are not empty. None if the lines are not examples, as in Parquet or in
+    one JSON array, and if the project has no such file."""
     if not files.is_id(file_id):
         return None
     with database.read() as session:
         is_there = bool(files.existing(session, scope, [file_id]))
     try:
         return count_lines(settings.files_dir / file_id) if is_there else None
-    except OSError:  # removed since
+    except OSError:  # removed meanwhile
         return None
 
 
@@ -38,7 +38,7 @@ def count_lines(path: Path) -> int | None:
             read += len(chunk)
             *whole, rest = (rest + chunk).split(b"\n")
             lines += sum(1 for line in whole if line.strip())
-            # A line may be longer than memory: that it is not empty is all that counts of it.
+            # A line may be longer than memory: read only enough to know that it is not empty.
             rest = rest.lstrip()[:1]
     lines += bool(rest)
     return lines if read >= size else round(lines * size / read)

@@ -6,9 +6,10 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
 
-from service import escaping, event_sentences
-from service.api.dependencies import DatabaseDep, JobId
-from service.api.errors import InvalidRequestError
+from service import event_sentences
+from service.api.faults.redaction import shown
+from service.api.http.dependencies import DatabaseDep, JobId
+from service.api.http.principal import JobsRead
 from service.api.openai import metric_numbers
 from service.api.openai.job_objects import unix
 from service.api.openai.model_titles import ModelTitles
@@ -19,12 +20,12 @@ from service.api.openai.schemas.fine_tuning import (
     FineTuningJobEvent,
     FineTuningJobEventPage,
 )
-from service.api.openapi import problems
-from service.api.redaction import shown
+from service.api.openapi.document import problems
+from service.api.problems.errors import InvalidRequestError
 from service.api.schemas.problems import Fault
-from service.api.visitor import JobsRead
-from service.store import queries, timeline
-from service.store.models import CheckpointRow, EventRow, MetricRow
+from service.store.jobs import queries, timeline
+from service.store.tables.jobs import CheckpointRow, EventRow, MetricRow
+from service.system import escaping
 
 router = APIRouter(
     prefix="/v1/fine_tuning/jobs/{job_id}",
@@ -42,7 +43,7 @@ _MOST_EVENTS: Final = 1000
 
 @router.get("/events", summary="Events of a fine-tuning job")
 def list_fine_tuning_events(
-    visitor: JobsRead,
+    principal: JobsRead,
     job_id: JobId,
     database: DatabaseDep,
     after: Annotated[
@@ -54,12 +55,12 @@ def list_fine_tuning_events(
     written file and each phase is only in the job's own events, `/v1/jobs/{id}/events`."""
     place = None if after is None else _place(job_id, after)
     with database.read() as session:
-        queries.job_exists(session, visitor.scope, job_id)
+        queries.job_exists(session, principal.scope, job_id)
         rows, has_more = timeline.newest_first(
-            session, visitor.scope, job_id, before=place, limit=limit
+            session, principal.scope, job_id, before=place, limit=limit
         )
         attempts = {
-            row.epoch: row.number for row in queries.attempts(session, visitor.scope, job_id)
+            row.epoch: row.number for row in queries.attempts(session, principal.scope, job_id)
         }
     data = [
         _metrics_event(row) if isinstance(row, MetricRow) else _message(row, attempts)
@@ -69,7 +70,7 @@ def list_fine_tuning_events(
 
 
 def _place(job_id: str, after: str) -> timeline.Place:
-    """Raises InvalidRequestError for what is no id of an event of this job."""
+    """Raises InvalidRequestError unless `after` is the id of an event of this job."""
     own = f"ftevent-{job_id.removeprefix('job-')}-"
     rest = after.removeprefix(own)
     if not re.fullmatch(_EVENT_ID, after) or rest == after or int(rest[1:]) > _LARGEST:
@@ -87,12 +88,12 @@ def _no_id(after: str, of_what: str) -> Fault:
 
 
 def _message(row: EventRow, attempts: Mapping[int, int]) -> FineTuningJobEvent:
-    said = event_sentences.sentence_of(row.type, row.data, attempts.get(row.epoch, 0))
+    sentence = event_sentences.sentence_of(row.type, row.data, attempts.get(row.epoch, 0))
     return FineTuningJobEvent(
         id=f"ftevent-{row.job_id.removeprefix('job-')}-e{row.seq}",
         created_at=unix(row.at),
         level=_level(row),
-        message=escaping.terminal(said[:_LONGEST_MESSAGE]),
+        message=escaping.terminal(sentence[:_LONGEST_MESSAGE]),
         type="message",
         data=None,
     )
@@ -102,7 +103,7 @@ def _level(row: EventRow) -> Any:
     if row.type in ("attempt_failed", "lease_expired"):
         return "warn" if row.data.get("retry") else "error"
     about = (row.data.get("data") or {}) if row.type == "notice" else {}
-    if {"split", "reason"} <= about.keys():  # a row that the job fails because of
+    if {"split", "reason"} <= about.keys():  # the row that made the job fail
         return "error"
     # A notice with a code is a warning about the spec.
     return "warn" if about.get("code") is not None else "info"
@@ -128,7 +129,7 @@ def _metrics_event(row: MetricRow) -> FineTuningJobEvent:
 
 @router.get("/checkpoints", summary="Checkpoints of a fine-tuning job")
 def list_fine_tuning_checkpoints(
-    visitor: JobsRead,
+    principal: JobsRead,
     job_id: JobId,
     database: DatabaseDep,
     after: Annotated[
@@ -139,18 +140,18 @@ def list_fine_tuning_checkpoints(
     """Newest first: those that were not removed, whose names can be used as a `model`."""
     before = None if after is None else _step(job_id, after)
     with database.read() as session:
-        job = queries.get_job(session, visitor.scope, job_id)
-        titles = ModelTitles(session, visitor.scope, [job])
+        job = queries.get_job(session, principal.scope, job_id)
+        titles = ModelTitles(session, principal.scope, [job])
         rows, has_more = queries.kept_checkpoints(
-            session, visitor.scope, job_id, before=before, limit=limit
+            session, principal.scope, job_id, before=before, limit=limit
         )
-        metrics = queries.metrics_at(session, visitor.scope, job_id, [row.step for row in rows])
+        metrics = queries.metrics_at(session, principal.scope, job_id, [row.step for row in rows])
     data = [_checkpoint(row, titles, metrics) for row in rows]
     return FineTuningJobCheckpointPage(data=data, has_more=has_more)
 
 
 def _step(job_id: str, after: str) -> int:
-    """Raises InvalidRequestError for what is no id of a checkpoint of this job."""
+    """Raises InvalidRequestError unless `after` is the id of a checkpoint of this job."""
     own = f"ftckpt-{job_id.removeprefix('job-')}-"
     rest = after.removeprefix(own)
     if not re.fullmatch(_CHECKPOINT_ID, after) or rest == after or int(rest) > _LARGEST:

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Header, Query, Request
 
-from service.api import submission
-from service.api.dependencies import (
+from service.api.faults.redaction import cut, shown
+from service.api.http.dependencies import (
     DatabaseDep,
     DispatcherDep,
     JobId,
@@ -15,23 +15,23 @@ from service.api.dependencies import (
     ServicesDep,
     SettingsDep,
 )
-from service.api.errors import InvalidRequestError, InvalidSpecError
+from service.api.http.principal import JobsRead, JobsWrite
+from service.api.jobs import submission
+from service.api.jobs.submission import IdempotencyKey
 from service.api.openai import examples, job_requests
 from service.api.openai.job_objects import fine_tuning_job
 from service.api.openai.model_titles import ModelTitles
 from service.api.openai.schemas.fine_tuning import FineTuningJob, FineTuningJobPage
-from service.api.openapi import problems
-from service.api.redaction import cut, shown
+from service.api.openapi.document import problems
+from service.api.problems.errors import InvalidRequestError, InvalidSpecError
 from service.api.schemas.problems import Fault
-from service.api.submission import IdempotencyKey
-from service.api.visitor import JobsRead, JobsWrite
-from service.contract import patterns
-from service.contract.spec import JobSpec
+from service.contract.fields import patterns
+from service.contract.spec.spec import JobSpec
 from service.errors import JobEndedError
 from service.jobs import commands
 from service.jobs.disk_space import with_reserve
-from service.store import job_list, queries
 from service.store.database import Database
+from service.store.jobs import listing, queries
 from service.store.scope import Scope
 
 router = APIRouter(prefix="/v1/fine_tuning/jobs", tags=["openai"])
@@ -123,7 +123,7 @@ _METADATA: Final[dict[str, Any]] = {
 )
 def create_fine_tuning_job(
     request: Request,
-    visitor: JobsWrite,
+    principal: JobsWrite,
     body: ParsedBody,
     services: ServicesDep,
     idempotency_key: IdempotencyKey = None,
@@ -135,17 +135,17 @@ def create_fine_tuning_job(
     sent = {"fine_tuning_job": body}
     attempt = None
     if idempotency_key is None:
-        digest = submission.digest_of({"key": visitor.key_id, **sent})
+        digest = submission.digest_of({"key": principal.key_id, **sent})
         attempt = services.submissions.attempt(digest, retry_count, request.state.received_at)
     made = submission.create(
         services,
-        visitor.project,
-        partial(_spec, body, services, visitor.project),
+        principal.project,
+        partial(_spec, body, services, principal.project),
         idempotency_key,
         sent,
         attempt=attempt,
     )
-    return _read(services.database, Scope(visitor.project), made.job_id)
+    return _read(services.database, Scope(principal.project), made.job_id)
 
 
 def _spec(body: Any, services: Services, project: str) -> JobSpec:
@@ -167,7 +167,7 @@ def _spec(body: Any, services: Services, project: str) -> JobSpec:
     responses=problems(401, 422, 503),
 )
 def list_fine_tuning_jobs(
-    visitor: JobsRead,
+    principal: JobsRead,
     request: Request,
     database: DatabaseDep,
     after: Annotated[
@@ -179,14 +179,14 @@ def list_fine_tuning_jobs(
     """Newest first: every job of the project, however it was submitted."""
     wanted = _filter(request)
     with database.read() as session:
-        rows, has_more = job_list.list_jobs(
-            session, visitor.scope, wanted, after=after, limit=limit, has_specs=True
+        rows, has_more = listing.list_jobs(
+            session, principal.scope, wanted, after=after, limit=limit, has_specs=True
         )
-        titles = ModelTitles(session, visitor.scope, rows)
+        titles = ModelTitles(session, principal.scope, rows)
     return FineTuningJobPage(data=[fine_tuning_job(row, titles) for row in rows], has_more=has_more)
 
 
-def _filter(request: Request) -> job_list.JobFilter:
+def _filter(request: Request) -> listing.JobFilter:
     """Raises InvalidRequestError."""
     labels: list[tuple[str, str]] = []
     faults = []
@@ -206,7 +206,7 @@ def _filter(request: Request) -> job_list.JobFilter:
         faults.append(_no_label("metadata", "null" if has_none else ""))
     if faults:
         raise InvalidRequestError(faults[:_MOST_LABELS])
-    return job_list.JobFilter(metadata=labels, has_no_metadata=has_none)
+    return listing.JobFilter(metadata=labels, has_no_metadata=has_none)
 
 
 def _no_label(name: str, value: str) -> Fault:
@@ -220,14 +220,14 @@ def _no_label(name: str, value: str) -> Fault:
 
 
 @router.get("/{job_id}", summary="One fine-tuning job", responses=problems(401, 404, 422, 503))
-def get_fine_tuning_job(visitor: JobsRead, job_id: JobId, database: DatabaseDep) -> FineTuningJob:
+def get_fine_tuning_job(principal: JobsRead, job_id: JobId, database: DatabaseDep) -> FineTuningJob:
     """Any job, however it was submitted."""
-    return _read(database, visitor.scope, job_id)
+    return _read(database, principal.scope, job_id)
 
 
 @router.post("/{job_id}/cancel", summary="Cancel a fine-tuning job", responses=_PROBLEMS)
 def cancel_fine_tuning_job(
-    visitor: JobsWrite,
+    principal: JobsWrite,
     job_id: JobId,
     database: DatabaseDep,
     dispatcher: DispatcherDep,
@@ -239,36 +239,38 @@ def cancel_fine_tuning_job(
     409 when the job has ended.
     """
     try:
-        with_reserve(settings, lambda: commands.cancel(database, dispatcher, visitor.scope, job_id))
+        with_reserve(
+            settings, lambda: commands.cancel(database, dispatcher, principal.scope, job_id)
+        )
     except JobEndedError:
         # The answer to an earlier attempt, which cancelled the job, may be lost.
-        if not (retry_count and _read(database, visitor.scope, job_id).status == "cancelled"):
+        if not (retry_count and _read(database, principal.scope, job_id).status == "cancelled"):
             raise
-    return _read(database, visitor.scope, job_id)
+    return _read(database, principal.scope, job_id)
 
 
 @router.post("/{job_id}/pause", summary="Pause a fine-tuning job", responses=_PROBLEMS)
 def pause_fine_tuning_job(
-    visitor: JobsWrite, job_id: JobId, database: DatabaseDep
+    principal: JobsWrite, job_id: JobId, database: DatabaseDep
 ) -> FineTuningJob:
     """A waiting job is paused at once; a running one is `running` until it stops at a checkpoint.
 
     409 when the job has ended or is being cancelled.
     """
-    commands.pause(database, visitor.scope, job_id)
-    return _read(database, visitor.scope, job_id)
+    commands.pause(database, principal.scope, job_id)
+    return _read(database, principal.scope, job_id)
 
 
 @router.post("/{job_id}/resume", summary="Resume a fine-tuning job", responses=_PROBLEMS)
 def resume_fine_tuning_job(
-    visitor: JobsWrite, job_id: JobId, database: DatabaseDep, dispatcher: DispatcherDep
+    principal: JobsWrite, job_id: JobId, database: DatabaseDep, dispatcher: DispatcherDep
 ) -> FineTuningJob:
     """Queued again, to continue from its latest checkpoint.
 
     409 when the job has ended or is being cancelled; a job that is not paused does not change.
     """
-    commands.resume(database, dispatcher, visitor.scope, job_id)
-    return _read(database, visitor.scope, job_id)
+    commands.resume(database, dispatcher, principal.scope, job_id)
+    return _read(database, principal.scope, job_id)
 
 
 def _read(database: Database, scope: Scope, job_id: str) -> FineTuningJob:

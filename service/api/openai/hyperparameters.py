@@ -32,7 +32,8 @@ def base_rate(task: str, *, is_adapter: bool) -> float:
 
 
 def auto_epochs(examples: int | None) -> int:
-    """3, more of few examples and fewer of many: 100 to 25,000 examples in all, 1 to 25 epochs."""
+    """3 epochs; more for few examples, fewer for many: 100 to 25,000 examples in all, 1 to 25
+    epochs."""
     if not examples:
         return EPOCHS
     if examples * EPOCHS < _LEAST_EXAMPLES:
@@ -51,7 +52,7 @@ def auto_batch_size(examples: int | None, epochs: int) -> int:
 
 
 def auto_multiplier(batch_size: int) -> float:
-    """Larger batches bear larger steps."""
+    """A larger batch allows a larger learning rate."""
     if batch_size <= 16:
         return 1.0
     return 1.5 if batch_size <= 64 else 2.0
@@ -63,13 +64,13 @@ class Batch(NamedTuple):
 
 
 def split_batch(size: int) -> Batch:
-    """As large a forward pass as divides the batch, of at most 8 examples."""
+    """The largest number of examples, up to 8, that divides the batch."""
     per_device = max(each for each in range(1, _LARGEST_FORWARD + 1) if size % each == 0)
     return Batch(per_device, size // per_device)
 
 
 def logging_steps(examples: int | None, epochs: float, batch_size: int) -> int:
-    """So many that a training logs about 200 times."""
+    """Steps between two logs, so that a training logs about 200 times."""
     if not examples:
         return 10
     return min(_MOST_POINTS_APART, max(1, math.ceil(examples * epochs / batch_size / _POINTS)))

@@ -8,9 +8,9 @@ from service.api.openai import hyperparameters, result_files
 from service.api.openai.model_titles import ModelTitles
 from service.api.openai.schemas.fine_tuning import FineTuningJob
 from service.contract.failures import FailureCode
+from service.contract.spec.tracking import TrackingSpec
 from service.contract.states import JobState, Stage
-from service.contract.tracking import TrackingSpec
-from service.store.models import JobRow
+from service.store.tables.jobs import JobRow
 
 _STATUSES: Final[dict[JobState, str]] = {
     JobState.QUEUED: "queued",

@@ -8,14 +8,14 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from service.api.errors import InvalidSpecError, parameter_fault
 from service.api.faults.names import nearest
-from service.api.merge_patch import merged
+from service.api.faults.redaction import cut, shown
+from service.api.http.merge_patch import merged
 from service.api.openai import hyperparameters as auto
-from service.api.redaction import cut, shown
+from service.api.problems.errors import InvalidSpecError, parameter_fault
 from service.api.schemas.problems import Fault
-from service.contract import model_names
-from service.contract.spec import JobSpec
+from service.contract.spec import model_names
+from service.contract.spec.spec import JobSpec
 
 Json = dict[str, Any]
 _LARGEST_SEED: Final = 2**31 - 1
@@ -107,7 +107,7 @@ def translate(body: Any, count_examples: Callable[[str], int | None]) -> Transla
             [Fault(path="", code="invalid_type", message="the body must be an object")]
         )
     own = {name: value for name, value in body.items() if name not in _NATIVE}
-    # As null means that nothing is given.
+    # Null counts as not given.
     native = {name: body[name] for name in _NATIVE & body.keys() if body[name] is not None}
     try:
         request = _Request.model_validate(own)
@@ -181,7 +181,6 @@ class _Translator:
                 message="`reinforcement` is not offered: this service has no graders. `dpo` learns "
                 "from pairs of answers, and `supervised` from good ones",
                 given="reinforcement",
-                allowed=list(_TASKS),
             )
         yield from self._of_other_method()
         yield from self._of_closed_model()
@@ -194,7 +193,6 @@ class _Translator:
                     "logged to MLflow, whose page GET /v1/jobs/{id} names; "
                     '`{"type": "mlflow", "mlflow": {"project": …}}` chooses the experiment',
                     given="wandb",
-                    allowed=["mlflow"],
                 )
         if self._request.training_file is None and "dataset" not in self._native:
             yield Fault(
@@ -225,7 +223,7 @@ class _Translator:
                 yield _clash(f"hyperparameters.{name}", f"{self._place}.{name}")
 
     def _clashes(self) -> Iterator[Fault]:
-        """The same thing given in the words of both APIs."""
+        """Faults for a value that is given in both APIs' terms."""
         for param, value, *places in self._pairs():
             for place in places:
                 if value is not None and _has(self._native, place):
@@ -306,11 +304,8 @@ class _Translator:
         return Translation(whole, own)
 
     def _task(self) -> Json:
-        method, task = self._request.method, self._native.get("task")
-        if method is None and (
-            isinstance(task, str) or (isinstance(task, dict) and "type" in task)
-        ):
-            return {}  # merged with the one that is given
+        """Without the one that is given, which it is merged with."""
+        method = self._request.method
         found: Json = {"type": "chat" if method is None else _TASKS[method.type]}
         if "beta" in self._hyperparameters:
             found["beta"] = self._hyperparameters["beta"]

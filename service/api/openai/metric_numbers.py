@@ -24,5 +24,5 @@ def by_name(kind: str, values: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def _finite(value: Any) -> float | None:
-    """Numbers that are none are stored as text."""
+    """NaN and infinities are stored as text."""
     return value if isinstance(value, int | float) and math.isfinite(value) else None

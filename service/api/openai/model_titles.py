@@ -6,12 +6,13 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.contract import model_names
-from service.store.models import JobRow, ProjectRow
+from service.contract.spec import model_names
 from service.store.scope import Scope
+from service.store.tables.jobs import JobRow
+from service.store.tables.projects import ProjectRow
 
 _DEEPEST: Final = 8
-"""Jobs in a chain of which each begins with the model of the one before."""
+"""Jobs in a chain, where each begins with the model of the one before."""
 _UNKNOWN: Final = "model"
 
 
@@ -43,7 +44,7 @@ class ModelTitles:
     @staticmethod
     def _read(session: Session, scope: Scope, ids: set[Any]) -> dict[str, _Origin]:
         columns = (JobRow.id, JobRow.name, JobRow.project_id, JobRow.spec["model"])
-        query = select(*columns).where(JobRow.id.in_(ids), scope.of(JobRow.project_id))
+        query = select(*columns).where(JobRow.id.in_(ids), scope.filter(JobRow.project_id))
         return {job_id: _Origin(*rest) for job_id, *rest in session.execute(query)}
 
     def project(self, project_id: str) -> str:

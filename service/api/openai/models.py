@@ -4,25 +4,25 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Path
 
-from service.api.dependencies import DatabaseDep, SettingsDep
-from service.api.errors import InvalidRequestError
+from service.api.faults.redaction import cut
+from service.api.http.dependencies import DatabaseDep, SettingsDep
+from service.api.http.principal import JobsRead, JobsWrite
 from service.api.openai.job_objects import has_model, unix
 from service.api.openai.model_titles import ModelTitles
 from service.api.openai.schemas.fine_tuning import Model, ModelDeleted, ModelPage
-from service.api.openapi import problems
-from service.api.redaction import cut
+from service.api.openapi.document import problems
+from service.api.problems.errors import InvalidRequestError
 from service.api.schemas.problems import Fault
-from service.api.visitor import JobsRead, JobsWrite
-from service.contract import model_names
-from service.contract.model_names import FineTuned
+from service.contract.spec import model_names
+from service.contract.spec.model_names import FineTuned
 from service.contract.states import JobState
 from service.errors import DomainError, JobNotFoundError
 from service.jobs import commands
 from service.jobs.disk_space import with_reserve
-from service.store import job_list, queries
 from service.store.database import Database
-from service.store.models import JobRow
+from service.store.jobs import listing, queries
 from service.store.scope import Scope
+from service.store.tables.jobs import JobRow
 
 router = APIRouter(prefix="/v1/models", tags=["openai"])
 
@@ -50,17 +50,17 @@ class ModelNotFoundError(DomainError):
 
 
 @router.get("", summary="List the fine-tuned models", responses=problems(401, 422, 503))
-def list_models(visitor: JobsRead, database: DatabaseDep) -> ModelPage:
+def list_models(principal: JobsRead, database: DatabaseDep) -> ModelPage:
     """The newest thousand, newest first. Base models and checkpoints are not listed."""
-    wanted = job_list.JobFilter(states=(JobState.SUCCEEDED,))
+    wanted = listing.JobFilter(states=(JobState.SUCCEEDED,))
     found: list[Model] = []
     after, has_more = None, True
     while has_more and len(found) < MOST_LISTED:
         with database.read() as session:
-            rows, has_more = job_list.list_jobs(
-                session, visitor.scope, wanted, after=after, limit=_PAGE, has_specs=True
+            rows, has_more = listing.list_jobs(
+                session, principal.scope, wanted, after=after, limit=_PAGE, has_specs=True
             )
-            titles = ModelTitles(session, visitor.scope, rows)
+            titles = ModelTitles(session, principal.scope, rows)
         found += [_of_job(row, titles) for row in rows if has_model(row)]
         after = rows[-1].id if rows else None
     return ModelPage(data=found[:MOST_LISTED])
@@ -75,13 +75,13 @@ def _of_job(job: JobRow, titles: ModelTitles) -> Model:
 
 
 @router.get("/{model:path}", summary="One fine-tuned model", responses=problems(401, 404, 422, 503))
-def get_model_by_name(visitor: JobsRead, model: ModelName, database: DatabaseDep) -> Model:
+def get_model_by_name(principal: JobsRead, model: ModelName, database: DatabaseDep) -> Model:
     """A finished model or a checkpoint. Only the job id and the step of the name decide."""
     named = _named(model)
     with database.read() as session:
         try:
-            job = queries.get_job(session, visitor.scope, named.job_id)
-            titles = ModelTitles(session, visitor.scope, [job])
+            job = queries.get_job(session, principal.scope, named.job_id)
+            titles = ModelTitles(session, principal.scope, [job])
         except JobNotFoundError:
             raise ModelNotFoundError(model) from None
         if named.step is None:
@@ -89,7 +89,7 @@ def get_model_by_name(visitor: JobsRead, model: ModelName, database: DatabaseDep
                 raise ModelNotFoundError(model)
             return _of_job(job, titles)
         found, _ = queries.kept_checkpoints(
-            session, visitor.scope, job.id, before=named.step + 1, limit=1
+            session, principal.scope, job.id, before=named.step + 1, limit=1
         )
         if not found or found[0].step != named.step:
             raise ModelNotFoundError(model)
@@ -114,7 +114,7 @@ def _named(model: str) -> FineTuned:
     responses=problems(401, 404, 409, 422, 503),
 )
 def delete_model(
-    visitor: JobsWrite, model: ModelName, database: DatabaseDep, settings: SettingsDep
+    principal: JobsWrite, model: ModelName, database: DatabaseDep, settings: SettingsDep
 ) -> ModelDeleted:
     """Removes the job's files, its checkpoints too. The job, its history and its log stay; its run
     in MLflow and its repository on the Hub as well.
@@ -126,9 +126,9 @@ def delete_model(
         message = "a checkpoint is removed together with the job's model: delete that"
         fault = Fault(path="model", code="unsupported_option", message=message, given=cut(model))
         raise InvalidRequestError([fault])
-    _require_model(database, visitor.scope, named.job_id, model)
+    _require_model(database, principal.scope, named.job_id, model)
     with_reserve(
-        settings, lambda: commands.delete_model(database, settings, visitor.scope, named.job_id)
+        settings, lambda: commands.delete_model(database, settings, principal.scope, named.job_id)
     )
     return ModelDeleted(id=model)
 

@@ -4,8 +4,8 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Path
 
-from service.api.openapi import problems
-from service.api.visitor import NEEDS_JOBS_READ, NEEDS_JOBS_WRITE
+from service.api.http.principal import NEEDS_JOBS_READ, NEEDS_JOBS_WRITE
+from service.api.openapi.document import problems
 from service.errors import DomainError
 
 router = APIRouter(prefix="/v1/fine_tuning", tags=["openai"])

@@ -9,12 +9,17 @@ from typing import Annotated, Any, ClassVar, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, ValidationError
 
-from service.api.errors import InvalidRequestError
-from service.api.redaction import shown
-from service.api.request_faults import faults_of
+from service.api.faults.redaction import shown
+from service.api.http.request_faults import faults_of
+from service.api.problems.errors import InvalidRequestError
 from service.api.schemas.problems import Fault
-from service.contract import patterns
-from service.contract.predictions import MOST_BYTES, MOST_CHOICES, MOST_NEW_TOKENS, MOST_STOPS
+from service.contract.fields import patterns
+from service.contract.interactive.predictions import (
+    MOST_BYTES,
+    MOST_CHOICES,
+    MOST_NEW_TOKENS,
+    MOST_STOPS,
+)
 
 _SEED: Final = 2**63
 LongText = Annotated[str, StringConstraints(max_length=MOST_BYTES)]
@@ -28,7 +33,7 @@ Tokens = Annotated[int, Field(ge=1, le=MOST_NEW_TOKENS)]
 
 
 class Part(BaseModel):
-    """Of a request. Null is as good as leaving a parameter out, as it is for OpenAI."""
+    """Of a request. As in OpenAI's API, null means the same as leaving a parameter out."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -56,7 +61,7 @@ class TextRequest(Part):
     temperature: Temperature | None = Field(None, description="0: the likeliest token each time.")
     top_p: Share | None = None
     top_k: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
-        None, description="Not in OpenAI's API: sample from so many of the likeliest tokens."
+        None, description="Not in OpenAI's API: sample from this many of the likeliest tokens."
     )
     n: Number | None = Field(None, description="How many answers.")
     seed: Annotated[int, Field(ge=-_SEED, lt=_SEED)] | None = Field(
@@ -87,7 +92,7 @@ class TextRequest(Part):
         return {name: value for name, value in given.items() if value is not None}
 
     @classmethod
-    def of(cls, body: Any) -> Self:
+    def parse(cls, body: Any) -> Self:
         """Raises InvalidRequestError with every fault."""
         if not isinstance(body, dict):
             raise InvalidRequestError(

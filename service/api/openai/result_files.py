@@ -1,6 +1,6 @@
 """The results file of a job: its numbers of each step as CSV, made of the rows in SQL on reading.
 
-It takes no room, its id is derived from the job's, and it is deleted with the job.
+It takes no space, its id is derived from the job's, and it is deleted with the job.
 """
 
 import csv
@@ -10,19 +10,19 @@ import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from itertools import groupby
-from typing import BinaryIO, Final
+from typing import Final
 
 from sqlalchemy.orm import Session
 
 from service.api.openai import metric_numbers
+from service.api.problems.face import DerivedFile
 from service.api.schemas.files import FileObject
 from service.contract.states import Stage
 from service.errors import JobNotFoundError, UploadNotFoundError
-from service.store import queries
-from service.store.models import JobRow
+from service.store.jobs import queries
 from service.store.scope import Scope
+from service.store.tables.jobs import JobRow
 
 PURPOSE: Final = "fine-tune-results"
 FILENAME: Final = "step_metrics.csv"
@@ -34,13 +34,6 @@ _COLUMNS: Final = {
     "valid_mean_token_accuracy": "valid_mean_token_accuracy",
 }
 """OpenAI's columns, and its names for the same numbers in events."""
-
-
-@dataclass(frozen=True)
-class ResultFile:
-    about: FileObject
-    content: BinaryIO
-    """At its beginning. It has no name on the disk."""
 
 
 def ids_of(job: JobRow) -> list[str]:
@@ -64,7 +57,7 @@ def require(session: Session, scope: Scope, job_id: str) -> JobRow:
     raise UploadNotFoundError(f"Job {job_id} has no results file.")
 
 
-def make(session: Session, scope: Scope, job_id: str) -> ResultFile:
+def make(session: Session, scope: Scope, job_id: str) -> DerivedFile:
     """To be closed by the caller. Raises UploadNotFoundError."""
     job = require(session, scope, job_id)
     assert job.ended_at is not None
@@ -87,7 +80,7 @@ def make(session: Session, scope: Scope, job_id: str) -> ResultFile:
         expires_at=None,
         sha256=sha256.hexdigest(),
     )
-    return ResultFile(about, content)
+    return DerivedFile(about, content)
 
 
 def _lines(session: Session, scope: Scope, job_id: str) -> Iterator[bytes]:

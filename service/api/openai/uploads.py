@@ -9,25 +9,26 @@ from typing import Annotated, Any, Final
 from anyio import sleep, to_thread
 from fastapi import APIRouter, Depends, Request
 
-from service import locked_folder
-from service.api import leftovers, upload
-from service.api.dependencies import DatabaseDep, SettingsDep, path_id
-from service.api.errors import BodyTooLargeError, InvalidRequestError
-from service.api.limits import UploadSlots
+from service.api.files import upload, upload_locks
+from service.api.http.dependencies import DatabaseDep, SettingsDep, path_id
+from service.api.http.limits import UploadSlots
+from service.api.http.principal import FilesWrite
 from service.api.openai import assembly
-from service.api.openapi import problems
+from service.api.openapi.document import problems
+from service.api.problems.errors import BodyTooLargeError, InvalidRequestError
 from service.api.schemas.problems import Fault
 from service.api.schemas.uploads import NewUpload, Upload, UploadCompletion, UploadPart
-from service.api.visitor import FilesWrite
-from service.contract import patterns
-from service.durable_files import sync_folder
+from service.contract.fields import patterns
 from service.errors import DomainError, UploadNotPendingError, UploadSessionNotFoundError
 from service.jobs import removal
 from service.jobs.disk_space import space, with_reserve
 from service.settings import Settings
-from service.store import audit, projects, uploads
 from service.store.database import Database
+from service.store.files import uploads
+from service.store.projects import audit, projects
 from service.store.scope import Scope
+from service.system import locked_folder
+from service.system.durable_files import sync_folder
 
 router = APIRouter(prefix="/v1/uploads", tags=["files"])
 
@@ -59,7 +60,7 @@ UploadId = Annotated[
     "", summary="Begin an upload in parts", responses=problems(400, 401, 409, 413, 422, 429, 503)
 )
 def create_upload(
-    visitor: FilesWrite, new: NewUpload, database: DatabaseDep, settings: SettingsDep
+    principal: FilesWrite, new: NewUpload, database: DatabaseDep, settings: SettingsDep
 ) -> Upload:
     """It takes parts for an hour. A project may have 64 open ones."""
     if new.bytes > settings.max_upload_bytes:
@@ -67,12 +68,12 @@ def create_upload(
     seconds = None if new.expires_after is None else new.expires_after.seconds
     with database.write() as session:
         wanted = uploads.NewUpload(new.filename, new.purpose, new.bytes, seconds)
-        row = uploads.create(session, visitor.project, wanted)
+        row = uploads.create(session, principal.project, wanted)
         audit.about(row.id)
-    # After COMMIT: of a folder without a row nobody would know.
+    # After COMMIT: a folder without a row would never be removed.
     (settings.uploads_dir / row.id).mkdir(parents=True)
     sync_folder(settings.uploads_dir)
-    return Upload.of(row)
+    return Upload.from_row(row)
 
 
 @router.post(
@@ -82,21 +83,21 @@ def create_upload(
     responses=problems(400, 401, 404, 409, 413, 415, 422, 429, 503, 507),
 )
 async def add_part(
-    visitor: FilesWrite,
+    principal: FilesWrite,
     upload_id: UploadId,
     request: Request,
     database: DatabaseDep,
     settings: SettingsDep,
 ) -> UploadPart:
     """Up to 64 MiB, in any order and several at once; `complete` names the order."""
-    scope = visitor.scope
+    scope = principal.scope
     size = await to_thread.run_sync(_require_part, database, scope, upload_id, 0)
     part_id = uploads.new_part_id()
     slots: UploadSlots = request.app.state.upload_slots
     with slots.take():
         received = await upload.receive(
             request,
-            settings.uploads_dir / f"{leftovers.PREFIX}{part_id}",
+            settings.uploads_dir / f"{upload_locks.PREFIX}{part_id}",
             min(size, uploads.LARGEST_PART),
             partial(space, settings),
             name="data",
@@ -132,7 +133,7 @@ def _keep(
     except DomainError:
         upload.remove_if_there(target)
         raise
-    return UploadPart.of(row)
+    return UploadPart.from_row(row)
 
 
 def _require_data_alone(received: upload.Upload) -> None:
@@ -152,7 +153,7 @@ def _require_data_alone(received: upload.Upload) -> None:
     responses=problems(400, 401, 404, 409, 413, 422, 429, 503, 507),
 )
 async def complete_upload(
-    visitor: FilesWrite,
+    principal: FilesWrite,
     upload_id: UploadId,
     completion: UploadCompletion,
     request: Request,
@@ -163,22 +164,23 @@ async def complete_upload(
     failure, it continues or answers with the same file."""
     slots: UploadSlots = request.app.state.upload_slots
     with slots.take():
-        await to_thread.run_sync(_require_visible, database, visitor.scope, upload_id)
+        await to_thread.run_sync(_require_visible, database, principal.scope, upload_id)
         async with _locked(settings.uploads_dir / upload_id):
             row, file = await to_thread.run_sync(
                 assembly.complete,
                 database,
                 settings,
-                visitor.scope,
+                principal.scope,
                 upload_id,
                 completion.part_ids,
                 completion.md5,
             )
-    return Upload.of(row, file)
+    return Upload.from_row(row, file)
 
 
 def _require_visible(database: Database, scope: Scope, upload_id: str) -> None:
-    """Before the lock is waited for. Raises UploadSessionNotFoundError, ProjectArchivedError."""
+    """Check before waiting for the lock. Raises UploadSessionNotFoundError,
+    ProjectArchivedError."""
     with database.read() as session:
         project = uploads.project_of(session, scope, upload_id)
         projects.require_open(session, [project])
@@ -186,7 +188,7 @@ def _require_visible(database: Database, scope: Scope, upload_id: str) -> None:
 
 @asynccontextmanager
 async def _locked(folder: Path) -> AsyncIterator[None]:
-    """A repeated completion waits for the first one. No thread is kept meanwhile."""
+    """A repeated completion waits for the first one, without blocking a thread."""
     while True:
         with locked_folder.if_free(folder) as is_free:
             if is_free:
@@ -201,14 +203,14 @@ async def _locked(folder: Path) -> AsyncIterator[None]:
     responses=problems(401, 404, 409, 422, 503),
 )
 def cancel_upload(
-    visitor: FilesWrite, upload_id: UploadId, database: DatabaseDep, settings: SettingsDep
+    principal: FilesWrite, upload_id: UploadId, database: DatabaseDep, settings: SettingsDep
 ) -> Upload:
     """Its parts are removed. Cancelling it again changes nothing."""
-    return with_reserve(settings, lambda: _cancel(database, settings, visitor.scope, upload_id))
+    return with_reserve(settings, lambda: _cancel(database, settings, principal.scope, upload_id))
 
 
 def _cancel(database: Database, settings: Settings, scope: Scope, upload_id: str) -> Upload:
     with database.write() as session:
         row = uploads.cancel(session, scope, upload_id)
     removal.remove_paths(database, settings.home, [uploads.folder(upload_id)])
-    return Upload.of(row)
+    return Upload.from_row(row)

@@ -1,1 +1,1 @@
-"""The bodies of the API's responses; those of its requests are in service.contract.spec."""
+"""The bodies of the API's responses; those of its requests are in service.contract.spec.spec."""

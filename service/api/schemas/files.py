@@ -4,9 +4,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.api.schemas.rows import Page, from_row
+from service.api.schemas.rows import Page, model_from_row
 from service.contract.failures import Failure
-from service.store.models import FileRow
+from service.store.tables.files import FileRow
 
 Purpose = Literal["fine-tune", "evals", "user_data", "assistants", "batch", "vision"]
 ListedPurpose = Literal[Purpose, "fine-tune-results", "batch_output", "assistants_output"]
@@ -36,8 +36,8 @@ class FileObject(BaseModel):
     sha256: str = Field(description="Of the content, in hex.")
 
     @classmethod
-    def of(cls, row: FileRow) -> "FileObject":
-        return from_row(
+    def from_row(cls, row: FileRow) -> "FileObject":
+        return model_from_row(
             cls,
             row,
             project=row.project_id,

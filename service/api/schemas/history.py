@@ -6,9 +6,9 @@ from pydantic import BaseModel, Field
 
 from service.api.schemas.jobs import Artifact
 from service.api.schemas.numbers import Json, Number
-from service.api.schemas.rows import from_row
-from service.contract.events import MetricKind
-from service.store.models import CheckpointRow, EventRow, MetricRow
+from service.api.schemas.rows import model_from_row
+from service.contract.stage.events import MetricKind
+from service.store.tables.jobs import CheckpointRow, EventRow, MetricRow
 
 
 class Event(BaseModel):
@@ -19,8 +19,8 @@ class Event(BaseModel):
     data: Json
 
     @classmethod
-    def of(cls, row: EventRow) -> "Event":
-        return from_row(cls, row)
+    def from_row(cls, row: EventRow) -> "Event":
+        return model_from_row(cls, row)
 
 
 class EventPage(BaseModel):
@@ -39,8 +39,8 @@ class MetricPoint(BaseModel):
     )
 
     @classmethod
-    def of(cls, row: MetricRow) -> "MetricPoint":
-        return from_row(cls, row, epoch=row.progress_epoch)
+    def from_row(cls, row: MetricRow) -> "MetricPoint":
+        return model_from_row(cls, row, epoch=row.progress_epoch)
 
 
 class MetricPage(BaseModel):
@@ -58,8 +58,8 @@ class Checkpoint(BaseModel):
     pruned_at: datetime | None = Field(description="When it was removed to make room.")
 
     @classmethod
-    def of(cls, row: CheckpointRow) -> "Checkpoint":
-        return from_row(cls, row)
+    def from_row(cls, row: CheckpointRow) -> "Checkpoint":
+        return model_from_row(cls, row)
 
 
 class CheckpointFile(BaseModel):

@@ -8,12 +8,13 @@ from pydantic import BaseModel, Field
 
 from service.api.schemas.numbers import Json, Number, StoredSpec
 from service.api.schemas.problems import Fault
-from service.api.schemas.rows import Page, from_row
+from service.api.schemas.rows import Page, model_from_row
 from service.api.schemas.waiting import Waiting
 from service.contract.failures import Failure
 from service.contract.states import ACTIONS, STAGE_ORDER, Action, JobState, Phase, Stage
 from service.settings import Settings
-from service.store.models import AttemptRow, JobRow, SearchRow
+from service.store.tables.jobs import AttemptRow, JobRow
+from service.store.tables.searches import SearchRow
 
 
 class Progress(BaseModel):
@@ -50,7 +51,7 @@ class StageTimes(BaseModel):
     running_seconds: float = Field(description="Of the attempts that have ended, together.")
 
     @classmethod
-    def of(cls, stage: Stage, attempts: Sequence[AttemptRow]) -> "StageTimes":
+    def from_attempts(cls, stage: Stage, attempts: Sequence[AttemptRow]) -> "StageTimes":
         mine = [attempt for attempt in attempts if attempt.stage == stage]
         return cls(
             stage=stage,
@@ -109,7 +110,7 @@ class JobResult(BaseModel):
     hub_commit: str | None
 
     @classmethod
-    def of(
+    def from_job(
         cls, job: JobRow, artifacts: Sequence[Artifact], settings: Settings
     ) -> "JobResult | None":
         """None before the first stage is done."""
@@ -182,8 +183,8 @@ class JobSummary(BaseModel):
 
     @classmethod
     def from_job(cls, job: JobRow, settings: Settings, **others: Any) -> Self:
-        """With the `others`, which the row alone does not say."""
-        return from_row(
+        """`others`: fields that the row alone does not have."""
+        return model_from_row(
             cls,
             job,
             project=job.project_id,
@@ -195,7 +196,7 @@ class JobSummary(BaseModel):
         )
 
     @classmethod
-    def of(
+    def from_row(
         cls,
         job: JobRow,
         settings: Settings,
@@ -259,8 +260,8 @@ class Job(JobSummary):
             actions=_actions(job),
             base_job=_base_job(job.spec),
             derived_jobs=list(derived),
-            stages=[StageTimes.of(stage, attempts) for stage in STAGE_ORDER],
-            result=JobResult.of(job, artifacts, settings),
+            stages=[StageTimes.from_attempts(stage, attempts) for stage in STAGE_ORDER],
+            result=JobResult.from_job(job, artifacts, settings),
             hub_url=job.results.get(Stage.PUBLISH, {}).get("hub_url"),
         )
 
@@ -280,7 +281,7 @@ def _base_job(spec: Json) -> str | None:
 
 
 def _actions(job: JobRow) -> list[Action]:
-    """What its state allows, where the files that it needs still exist."""
+    """The actions that its state allows, if the files that they need still exist."""
     kept = job.workspace_pruned_at is None
     possible = {
         Action.PROMOTE: kept and Stage.PREPARE in job.results,

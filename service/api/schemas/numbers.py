@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, WithJsonSchema
 
-from service.store.jobs import jsonable
+from service.store.database import jsonable
 
 Number = Annotated[float | str, BeforeValidator(jsonable)]
 """A number; a string only for `nan`, `inf` and `-inf`."""

@@ -5,11 +5,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
-from service.api.schemas.rows import from_row
-from service.contract import patterns
+from service.api.schemas.rows import model_from_row
+from service.contract.fields import patterns
+from service.contract.fields.types import Name
 from service.contract.roles import Permission, Role
-from service.contract.types import Name
-from service.store.models import ApiKeyRow, MemberRow, ProjectRow
+from service.store.tables.projects import ApiKeyRow, MemberRow, ProjectRow
 
 
 def _not_like_an_id(name: str) -> str:
@@ -75,8 +75,8 @@ class Project(Limits):
     archived_at: datetime | None
 
     @classmethod
-    def of(cls, row: ProjectRow) -> Self:
-        return from_row(cls, row)
+    def from_row(cls, row: ProjectRow) -> Self:
+        return model_from_row(cls, row)
 
 
 class ProjectList(BaseModel):
@@ -100,8 +100,8 @@ class Member(BaseModel):
     created_at: datetime
 
     @classmethod
-    def of(cls, row: MemberRow) -> Self:
-        return from_row(cls, row, project=row.project_id)
+    def from_row(cls, row: MemberRow) -> Self:
+        return model_from_row(cls, row, project=row.project_id)
 
 
 class MemberList(BaseModel):
@@ -147,8 +147,8 @@ class ApiKey(BaseModel):
     revoked_at: datetime | None
 
     @classmethod
-    def of(cls, row: ApiKeyRow, **others: Any) -> Self:
-        return from_row(cls, row, project=row.project_id, member=row.member_id, **others)
+    def from_row(cls, row: ApiKeyRow, **others: Any) -> Self:
+        return model_from_row(cls, row, project=row.project_id, member=row.member_id, **others)
 
 
 class ApiKeyList(BaseModel):

@@ -5,16 +5,16 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from service.api.schemas.rows import from_row
+from service.api.schemas.rows import model_from_row
 from service.contract.failures import Failure
-from service.contract.predictions import (
+from service.contract.fields.types import CheckpointChoice
+from service.contract.interactive.predictions import (
     MOST_ROWS,
     PredictionRequest,
     PredictionResult,
     PredictionState,
 )
-from service.contract.types import CheckpointChoice
-from service.store.models import PredictionRow
+from service.store.tables.interactive import PredictionRow
 
 _Row = Annotated[dict[str, JsonValue], Field(max_length=1000)]
 
@@ -51,10 +51,10 @@ class Prediction(BaseModel):
     notices: list[str] = Field(description="For example of texts that were cut.")
 
     @classmethod
-    def of(cls, row: PredictionRow, waiting: str | None = None) -> Self:
+    def from_row(cls, row: PredictionRow, waiting: str | None = None) -> Self:
         model = PredictionRequest.model_validate(row.request).model
         result = PredictionResult.model_validate(row.result or {})
-        return from_row(
+        return model_from_row(
             cls,
             row,
             job=model.job,

@@ -5,10 +5,10 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, Field
 
-from service.api.schemas.rows import from_row
+from service.api.schemas.rows import model_from_row
 from service.contract.failures import Failure
-from service.contract.previews import PreviewFindings, PreviewOptions, PreviewState
-from service.store.models import PreviewRow
+from service.contract.interactive.previews import PreviewFindings, PreviewOptions, PreviewState
+from service.store.tables.interactive import PreviewRow
 
 
 class Preview(BaseModel):
@@ -31,6 +31,6 @@ class Preview(BaseModel):
     )
 
     @classmethod
-    def of(cls, row: PreviewRow, waiting: str | None = None) -> Self:
+    def from_row(cls, row: PreviewRow, waiting: str | None = None) -> Self:
         options = PreviewOptions.model_validate(row.options)
-        return from_row(cls, row, rows=options.rows, shown=options.shown, waiting=waiting)
+        return model_from_row(cls, row, rows=options.rows, shown=options.shown, waiting=waiting)

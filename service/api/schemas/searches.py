@@ -9,15 +9,15 @@ from pydantic import BaseModel, Field
 from service.api.schemas.jobs import Progress, SpecWarning, mlflow_url
 from service.api.schemas.numbers import Json, Number, StoredSearchSpec
 from service.api.schemas.problems import Fault
-from service.api.schemas.rows import Page, from_row
+from service.api.schemas.rows import Page, model_from_row
 from service.contract.failures import Failure
 from service.contract.search.objectives import Direction, Objective
 from service.contract.search.spec import MOST_TRIALS
 from service.contract.search.states import SearchAction, TrialState, actions
 from service.contract.states import JobState
 from service.settings import Settings
-from service.store.models import SearchReportRow, SearchRow
-from service.store.searches import TrialAndJob
+from service.store.searches.state import TrialAndJob
+from service.store.tables.searches import SearchReportRow, SearchRow
 
 
 class TrialCounts(BaseModel):
@@ -75,8 +75,8 @@ class SearchSummary(BaseModel):
     ended_at: datetime | None
 
     @classmethod
-    def of(cls, row: SearchRow, settings: Settings, **others: Any) -> Self:
-        return from_row(
+    def from_row(cls, row: SearchRow, settings: Settings, **others: Any) -> Self:
+        return model_from_row(
             cls,
             row,
             project=row.project_id,
@@ -108,8 +108,8 @@ class Search(SearchSummary):
     )
 
     @classmethod
-    def of(cls, row: SearchRow, settings: Settings, **others: Any) -> Self:
-        return super().of(row, settings, objectives=cls.objectives_of(row), **others)
+    def from_row(cls, row: SearchRow, settings: Settings, **others: Any) -> Self:
+        return super().from_row(row, settings, objectives=cls.objectives_of(row), **others)
 
     @staticmethod
     def objectives_of(row: SearchRow) -> list[ObjectiveOfSearch]:
@@ -172,14 +172,14 @@ class Trial(BaseModel):
     ended_at: datetime | None
 
     @classmethod
-    def of(cls, found: TrialAndJob, reports: Sequence[SearchReportRow]) -> Self:
+    def from_rows(cls, found: TrialAndJob, reports: Sequence[SearchReportRow]) -> Self:
         row = found.trial
-        return from_row(
+        return model_from_row(
             cls,
             row,
             trial=row.number,
             reports=[
-                from_row(TrialReport, each, value="nan" if each.value is None else each.value)
+                model_from_row(TrialReport, each, value="nan" if each.value is None else each.value)
                 for each in reports
             ],
             job_state=found.job_state,

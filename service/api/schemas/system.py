@@ -69,6 +69,12 @@ class Worker(BaseModel):
         "GPU is not used, or why there is no GPU."
     )
     slots: int = Field(description="How many stages it runs at once.")
+    packages: list[str] | None = Field(
+        None,
+        description="Which of the packages that not every worker has are installed here: "
+        "`bitsandbytes`, `deepspeed`, `torchao`; null for a worker that does not report them.",
+        examples=[["bitsandbytes"]],
+    )
     version: str
     started_at: datetime
     last_seen_at: datetime

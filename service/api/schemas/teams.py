@@ -5,9 +5,9 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, Field
 
-from service.api.schemas.rows import Page, from_row
-from service.store.models import AuditRow, SecretRow
-from service.store.usage import Day
+from service.api.schemas.rows import Page, model_from_row
+from service.store.projects.usage import Day
+from service.store.tables.teams import AuditRow, SecretRow
 
 
 class JobEnds(BaseModel):
@@ -28,7 +28,7 @@ class UsageDay(BaseModel):
     bytes_stored: int = Field(description="The most that was stored on this day.")
 
     @classmethod
-    def of(cls, day: Day) -> Self:
+    def from_day(cls, day: Day) -> Self:
         used = day.used
         return cls(
             project=day.project,
@@ -47,7 +47,7 @@ class UsageList(BaseModel):
 
 
 class Secret(BaseModel):
-    """A secret without its value, which nobody is shown."""
+    """A secret without its value, which is never shown."""
 
     name: str
     project: str
@@ -55,8 +55,8 @@ class Secret(BaseModel):
     updated_at: datetime
 
     @classmethod
-    def of(cls, row: SecretRow) -> Self:
-        return from_row(cls, row, project=row.project_id)
+    def from_row(cls, row: SecretRow) -> Self:
+        return model_from_row(cls, row, project=row.project_id)
 
 
 class SecretList(BaseModel):
@@ -88,8 +88,8 @@ class AuditEntry(BaseModel):
     request_id: str | None
 
     @classmethod
-    def of(cls, row: AuditRow) -> Self:
-        return from_row(cls, row, project=row.project_id)
+    def from_row(cls, row: AuditRow) -> Self:
+        return model_from_row(cls, row, project=row.project_id)
 
 
 class AuditList(Page):

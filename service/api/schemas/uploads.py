@@ -5,10 +5,11 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from service.api.schemas.files import ExpiresAfter, FileObject, Purpose
-from service.api.schemas.rows import from_row
-from service.contract import patterns
-from service.store.models import FileRow, UploadPartRow, UploadRow
-from service.store.uploads import MOST_PARTS, State
+from service.api.schemas.rows import model_from_row
+from service.contract.fields import patterns
+from service.store.files.uploads import MOST_PARTS, State
+from service.store.tables.files import FileRow
+from service.store.tables.uploads import UploadPartRow, UploadRow
 
 
 class _Body(BaseModel):
@@ -52,16 +53,16 @@ class Upload(BaseModel):
     file: FileObject | None = Field(None, description="Of a completed upload.")
 
     @classmethod
-    def of(cls, row: UploadRow, file: FileRow | None = None) -> "Upload":
+    def from_row(cls, row: UploadRow, file: FileRow | None = None) -> "Upload":
         # A completion in progress is not one of OpenAI's states.
         status = State.PENDING if row.state == State.ASSEMBLING else State(row.state)
-        return from_row(
+        return model_from_row(
             cls,
             row,
             created_at=int(row.created_at.timestamp()),
             expires_at=int(row.expires_at.timestamp()),
             status=status.value,
-            file=None if file is None else FileObject.of(file),
+            file=None if file is None else FileObject.from_row(file),
         )
 
 
@@ -72,6 +73,6 @@ class UploadPart(BaseModel):
     upload_id: str
 
     @classmethod
-    def of(cls, row: UploadPartRow) -> "UploadPart":
+    def from_row(cls, row: UploadPartRow) -> "UploadPart":
         created_at = int(row.created_at.timestamp())
         return cls(id=row.id, created_at=created_at, upload_id=row.upload_id)

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from service.api.schemas.rows import Page, from_row
-from service.contract import patterns
+from service.api.schemas.rows import Page, model_from_row
+from service.contract.fields import patterns
 from service.contract.webhooks import (
     LONGEST_OVERLAP_SECONDS,
     OVERLAP_SECONDS,
@@ -15,7 +15,7 @@ from service.contract.webhooks import (
     EventFilters,
     WebhookUrl,
 )
-from service.store.models import DeliveryRow, WebhookRow
+from service.store.tables.webhooks import DeliveryRow, WebhookRow
 
 Description = Annotated[
     str, StringConstraints(min_length=1, max_length=200, pattern=patterns.ONE_LINE)
@@ -75,8 +75,8 @@ class Webhook(BaseModel):
     updated_at: datetime
 
     @classmethod
-    def of(cls, row: WebhookRow, **more: Any) -> Self:
-        return from_row(
+    def from_row(cls, row: WebhookRow, **more: Any) -> Self:
+        return model_from_row(
             cls,
             row,
             project=row.project_id,
@@ -122,8 +122,8 @@ class Delivery(BaseModel):
     payload: dict[str, Any]
 
     @classmethod
-    def of(cls, row: DeliveryRow) -> Self:
-        return from_row(
+    def from_row(cls, row: DeliveryRow) -> Self:
+        return model_from_row(
             cls,
             row,
             webhook=row.webhook_id,

@@ -7,7 +7,7 @@ from service.api.schemas.problems import Fault
 from service.api.search_checks import fields
 from service.api.search_checks.values import Values
 from service.contract.search.spec import PublishBest, RefitBest
-from service.contract.spec import JobSpec
+from service.contract.spec.spec import JobSpec
 
 _NOT_SET: Final = {
     "name": "the job is named after its search",

@@ -14,7 +14,7 @@ from service.api.search_checks.fields import typed
 from service.api.search_checks.values import Examine, Values
 from service.contract.search import defaults
 from service.contract.search.spec import PublishBest, RefitBest, SearchSpec
-from service.contract.spec import JobSpec
+from service.contract.spec.spec import JobSpec
 
 _STAND_IN: Final = {
     "task": "causal-lm",
@@ -93,8 +93,8 @@ def _resolved(search: SearchSpec, job: JobSpec) -> SearchSpec:
 
 
 def _of_whole(given: SearchSpec, accepted: SearchSpec, examine_job: Examine) -> Iterator[Fault]:
-    """What only the whole search decides. `given`: before what it left out was filled in."""
-    # As trials are made: with what the template leaves out still open.
+    """Faults of the search as a whole. `given`: the spec before its defaults were filled in."""
+    # As trials are made: what the template leaves out stays open.
     template = accepted.job.model_dump(mode="json", exclude_unset=True)
     values = Values(template, accepted.dimensions, examine_job, accepted)
     yield from values.faults()

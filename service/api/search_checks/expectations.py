@@ -3,17 +3,17 @@
 from collections.abc import Iterator
 from math import inf, prod
 
-from service.api.redaction import shown
+from service.api.faults.redaction import shown
 from service.api.schemas.jobs import SpecWarning
-from service.contract import task_metrics
 from service.contract.search import defaults
 from service.contract.search.pruners import MedianPruner
 from service.contract.search.samplers import GpSampler, GridSampler, TpeSampler
 from service.contract.search.spec import SearchSpec
+from service.contract.tasks import metrics
 
 
 def warnings(search: SearchSpec) -> list[SpecWarning]:
-    """Those of a search that is accepted, with its defaults."""
+    """Warnings about an accepted search, with its defaults."""
     return [
         *_template_outside(search),
         *_never_learns(search),
@@ -102,7 +102,7 @@ def _metric_depends_on_data(search: SearchSpec) -> Iterator[SpecWarning]:
     for index, each in enumerate(search.objectives):
         metric = each.metric.removeprefix("eval_")
         prefix = next((f"{name}_" for name in names if metric.startswith(f"{name}_")), "")
-        if not task_metrics.depends_on_data(search.job.task, metric.removeprefix(prefix)):
+        if not metrics.depends_on_data(search.job.task, metric.removeprefix(prefix)):
             continue
         yield SpecWarning(
             path="objective.metric" if len(search.objectives) == 1 else f"objective.{index}.metric",

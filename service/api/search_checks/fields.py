@@ -5,10 +5,10 @@ from types import UnionType
 from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 from service.api.schemas.problems import Fault
+from service.contract.fields.section import SpecModel
 from service.contract.search.space import Dimension
-from service.contract.section import SpecModel
-from service.contract.spec import JobSpec
-from service.contract.training import TrainingSpec
+from service.contract.spec.spec import JobSpec
+from service.contract.spec.training import TrainingSpec
 from service.contract.training_arguments.aliases import ALIASES, SWITCHES
 
 _NAMES: Final = ("unknown_field", "moved_option", "unsupported_option")
@@ -71,10 +71,13 @@ def unknown(path: str, fault: Fault) -> Fault | None:
 def with_whole_name(fault: Fault) -> Fault:
     """With the path of the name that is suggested, which a job's faults have from its section."""
     near = fault.suggestion
-    whole = f"{fault.path.rpartition('.')[0]}.{near}"
-    if near is None or fault.code not in _NAMES or not exists(whole):
+    if near is None or fault.code not in _NAMES:
         return fault
-    message = fault.message.replace(f"`{near}`", f"`{whole}`")
+    # What follows the question is about the sections of `job`.
+    meant, mark, _ = fault.message.partition("?")
+    whole = f"{fault.path.rpartition('.')[0]}.{near}"
+    whole = whole if exists(whole) else near
+    message = f"{meant}{mark}".replace(f"`{near}`", f"`{whole}`")
     return fault.model_copy(update={"message": message, "suggestion": whole})
 
 

@@ -12,9 +12,9 @@ from service.api.faults.describe import conflict, describe, unknown
 from service.api.faults.shorten import MOST_FAULTS
 from service.api.faults.walk import Place, locate
 from service.api.schemas.problems import Fault
+from service.contract.fields.section import BrokenRulesError
 from service.contract.search.space import Dimension
 from service.contract.search.spec import SearchSpec
-from service.contract.section import BrokenRulesError
 
 _INTEGER: Final = "constrained-int"
 _DIMENSION: Final = "a list of values, or an object with `low` and `high`"
@@ -33,7 +33,7 @@ def parsed(given: dict[str, Any]) -> tuple[SearchSpec | None, list[Fault]]:
     try:
         return SearchSpec.model_validate(given), []
     except ValidationError as error:
-        # A number has an error as an integer and one as a float, of which one is enough.
+        # A number has an error as an integer and one as a float: keep one of them.
         errors = (each for each in error.errors(include_url=False) if _INTEGER not in each["loc"])
     return None, [fault for each in islice(errors, MOST_FAULTS) for fault in _faults(each, given)]
 

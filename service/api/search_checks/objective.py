@@ -4,14 +4,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from service.api.schemas.problems import Fault
-from service.contract import task_metrics
-from service.contract.metric_directions import greater_is_better
 from service.contract.search import resources
 from service.contract.search.objectives import Direction, Objective
 from service.contract.search.pruners import AshaPruner, HyperbandPruner, NoPruner, PrunerSpec
 from service.contract.search.space import Dimension
 from service.contract.search.spec import SearchSpec
-from service.contract.spec import JobSpec
+from service.contract.spec.spec import JobSpec
+from service.contract.tasks import metrics
+from service.contract.tasks.metric_directions import greater_is_better
 from service.studies.rungs import rung_levels
 
 _OF_TEMPLATE: Final = ("job.training.metric_for_best_model", "job.training.greater_is_better")
@@ -37,7 +37,7 @@ def default(job: JobSpec) -> Objective:
         if greater is not None:
             direction = "maximize" if greater else "minimize"
         return Objective(metric=training.metric_for_best_model, direction=direction)
-    reported = task_metrics.names(job.task)
+    reported = metrics.names(job.task)
     metric = next((name for name in _PREFERRED if name in reported), reported[0])
     return Objective(metric="_".join([*_set_names(job)[:1], metric]))
 
@@ -99,7 +99,7 @@ def faults(
 def _of_metric(job: JobSpec, objective: Objective, metric: str, direction: str) -> Iterator[Fault]:
     """`metric`, `direction`: the fields that decide them."""
     given = objective.metric
-    unreported = next(task_metrics.unreported(job.task, given, _set_names(job), metric), None)
+    unreported = next(metrics.unreported(job.task, given, _set_names(job), metric), None)
     if unreported is not None:
         near = unreported.rpartition("; did you mean `")[2].removesuffix("`?")
         yield Fault(
@@ -110,7 +110,7 @@ def _of_metric(job: JobSpec, objective: Objective, metric: str, direction: str) 
             suggestion=near if near != unreported else None,
         )
     elif objective.direction is None:
-        for sentence in task_metrics.undirected(job.task, given, metric, direction):
+        for sentence in metrics.undirected(job.task, given, metric, direction):
             yield Fault(path=direction, code="missing_field", message=sentence, given=given)
 
 

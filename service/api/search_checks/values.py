@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any, Final
 
 from service.api.faults.collect import Findings
-from service.api.redaction import shown
+from service.api.faults.redaction import shown
 from service.api.schemas.problems import Fault
 from service.api.search_checks import fields, trials
 from service.contract.search.space import Dimension, in_order, wanted, with_values
@@ -15,9 +15,9 @@ from service.contract.search.spec import SearchSpec
 Examine = Callable[[Any], Findings]
 """Every fault of a job's spec."""
 _OF_SERVER: Final = ("model", "dataset", "hub", "secrets", "webhooks", "timeout_seconds")
-"""Sections of which only this server knows whether files, jobs, folders and tokens exist."""
+"""Sections that name files, jobs, folders and tokens: only this server knows if they exist."""
 _MOST_ASKED: Final = 200
-"""Values that the database is asked about: each takes some milliseconds."""
+"""Values that are looked up in the database: each takes some milliseconds."""
 _MOST_READ: Final = 20_000_000
 """Characters of specs that are checked with values in them: a second or two."""
 _MOST_OF_FIELD: Final = 20

@@ -7,8 +7,8 @@ from pydantic import BaseModel
 
 from service.api.faults.collect import collect
 from service.api.schemas.problems import Fault
-from service.contract.spec import JobSpec
-from service.contract.training import TrainingSpec
+from service.contract.spec.spec import JobSpec
+from service.contract.spec.training import TrainingSpec
 
 _UPLOADED: Final = "file-0"
 _SPLITS: Final = ("train", "validation", "test")

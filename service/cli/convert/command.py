@@ -2,26 +2,27 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from service import escaping
-from service.cli import output
 from service.cli.convert.check import check
 from service.cli.convert.flags import parse, read_json
 from service.cli.convert.job import convert, convert_arguments
 from service.cli.convert.launcher import NO_COMMAND, Command, read_command
 from service.cli.convert.report import Conversion
-from service.cli.convert.scripts import SCRIPTS
+from service.cli.convert.scripts import NOT_CONVERTED, SCRIPTS, by_options, without_flax
 from service.cli.convert.trl import TRAINERS, convert_trl, read_config
-from service.cli.exit_codes import USAGE, UsageError
+from service.cli.terminal import output
+from service.cli.terminal.exit_codes import USAGE, UsageError
+from service.system import escaping
 
 _PICKLES: Final = (b"PK\x03\x04", b"\x80")
 _LONGEST: Final = 1024**2
 _KNOWN: Final = (*SCRIPTS, *TRAINERS)
+_FILES: Final = ", ".join(f"{name}.py" for name in _KNOWN)
 _SECTIONS: Final = ("task", "model", "dataset")
 
 
@@ -84,7 +85,7 @@ def _report(conversion: Conversion, spec: Mapping[str, Any]) -> None:
 
 
 def _converted(source: list[str], script: str | None, folder: Path) -> Conversion:
-    if script is not None and script not in _KNOWN:
+    if script is not None and without_flax(script) not in _KNOWN:
         raise UsageError(f"--script must be one of {', '.join(_KNOWN)}")
     if len(source) > 1 or source[0].endswith(".py"):
         return _of_command(read_command(source, os.environ), folder)
@@ -96,7 +97,7 @@ def _converted(source: list[str], script: str | None, folder: Path) -> Conversio
         return convert_trl(read_config(path), script, NO_COMMAND, folder)
     raise UsageError(
         f"{path} does not hold JSON. If it is a shell script, write `finetune convert --` in front "
-        "of its command and run the script. If it is TRL's YAML, say of which trainer: --script "
+        "of its command and run the script. If it is TRL's YAML, name the trainer: --script "
         f"{', '.join(TRAINERS)}"
     )
 
@@ -104,25 +105,41 @@ def _converted(source: list[str], script: str | None, folder: Path) -> Conversio
 def _of_command(command: Command | None, folder: Path) -> Conversion:
     if command is not None and command.script in TRAINERS:
         return convert_trl(parse(command.arguments), command.script, command, folder)
-    if command is None or command.script not in SCRIPTS:
-        found = f"`{command.script}.py` is" if command is not None else "there is"
-        known = ", ".join(f"{name}.py" for name in _KNOWN)
-        raise UsageError(f"{found} none of the scripts that can be converted: {known}")
-    return convert(parse(command.arguments), command.script, command, folder)
+    if command is None:
+        raise UsageError(f"there is none of the scripts that can be converted: {_FILES}")
+    flags = parse(command.arguments)
+    if command.script in SCRIPTS:
+        return convert(flags, command.script, command, folder)
+    name, option = by_options(flags) or (command.script, None)
+    if name in NOT_CONVERTED:
+        raise UsageError(f"`{name}` is not converted: {NOT_CONVERTED[name]}")
+    if option is None:
+        raise UsageError(
+            f"`{command.script}.py` is none of the scripts that can be converted, and has no "
+            f"options of only one of them: {_FILES}"
+        )
+    conversion = convert(flags, name, command, folder)
+    conversion.note(
+        f"`{command.script}.py` is read as {name}.py, the script that has `--{option}`: check "
+        "what it does otherwise"
+    )
+    return conversion
 
 
 def _of_json(text: str, path: Path, script: str | None, folder: Path) -> Conversion:
     flags = read_json(path, text)
     if script is not None:
-        converted = convert_trl if script in TRAINERS else convert
-        return converted(flags, script, NO_COMMAND, folder)
+        if script in TRAINERS:
+            return convert_trl(flags, script, NO_COMMAND, folder)
+        command = replace(NO_COMMAND, is_flax="flax" in script)
+        return convert(flags, without_flax(script), command, folder)
     if flags.get("model_name_or_path"):
         raise UsageError(f"say which script reads {path}: --script run_qa, run_clm, …")
     return convert_arguments(flags)
 
 
 def _read(path: Path) -> str:
-    """Raises UsageError for what is no text, before any of it is interpreted."""
+    """Raises UsageError if the file is not text."""
     try:
         content = path.read_bytes()[:_LONGEST]
     except OSError as error:
@@ -136,4 +153,4 @@ def _read(path: Path) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is no text: {error}") from error
+        raise UsageError(f"{path} is not text: {error}") from error

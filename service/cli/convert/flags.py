@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from service.cli.exit_codes import UsageError
+from service.cli.terminal.exit_codes import UsageError
 
 _OPTION = re.compile(r"--?[A-Za-z_][\w-]*(=.*)?", re.S)
 
@@ -42,22 +42,6 @@ def read_json(path: Path, text: str | None = None) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UsageError(f"{path} must hold one object of options")
     return content
-
-
-def typed(value: Any) -> Any:
-    """A word of the command line as a bool, a number, or itself."""
-    if isinstance(value, list):
-        return [typed(item) for item in value]
-    if not isinstance(value, str):
-        return value
-    if value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    for kind in (int, float):
-        try:
-            return kind(value)
-        except ValueError:
-            continue
-    return value
 
 
 def is_on(value: Any) -> bool:

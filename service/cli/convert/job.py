@@ -7,13 +7,14 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from service.cli.convert.data import convert_data
-from service.cli.convert.flags import is_on, typed
+from service.cli.convert.flags import is_on
 from service.cli.convert.launcher import NO_COMMAND, Command, convert_launcher
 from service.cli.convert.report import Conversion
 from service.cli.convert.scripts import SCRIPTS, Script
 from service.cli.convert.training import convert_training, drop_defaults, leave_out_rest
-from service.contract.parameters import TaskParameters
+from service.contract.tasks.parameters import TaskParameters
 from service.contract.training_arguments.script_options import PLACES
+from service.contract.training_arguments.script_words import typed
 
 _SPLITS: Final = {"train": "do_train", "validation": "do_eval", "test": "do_predict"}
 _ORDER: Final = (
@@ -34,6 +35,8 @@ def convert(flags: Mapping[str, Any], name: str, command: Command, folder: Path)
     """The spec of what the script `name` does with `flags`; it will be kept in `folder`."""
     conversion = Conversion(dict(flags))
     script = SCRIPTS[name]
+    if command.is_flax:
+        _read_flax(conversion)
     drop_defaults(conversion)
     wanted = _wanted(conversion)
     _convert_task(conversion, script)
@@ -71,6 +74,20 @@ def finish(conversion: Conversion, command: Command, wanted: Mapping[str, bool])
     leave_out_rest(conversion)
     spec = conversion.spec
     conversion.spec = {section: spec[section] for section in _ORDER if spec.get(section)}
+
+
+def _read_flax(conversion: Conversion) -> None:
+    """In Flax `dtype` is what is computed in; the weights are float32 whatever it is."""
+    names = {"bfloat16": "bf16", "float16": "fp16"}
+    precision = names.get(str(conversion.take("dtype")))
+    if precision is not None:
+        conversion.flags[precision] = True
+    if is_on(conversion.flags.get("do_eval")) and "eval_steps" in conversion.flags:
+        conversion.flags.setdefault("eval_strategy", "steps")
+    conversion.note(
+        "Flax trains on all devices that it sees, `per_device_train_batch_size` on each, and "
+        "leaves out the last batch of an epoch if it is not full: set `resources.gpus`"
+    )
 
 
 def _wanted(conversion: Conversion) -> dict[str, bool]:
@@ -172,7 +189,7 @@ def _convert_trackers(conversion: Conversion, *, trains: bool) -> None:
 def _convert_hub(conversion: Conversion, *, trains: bool) -> None:
     given = {
         option: conversion.take(f"hub_{option}")
-        for option in ("model_id", "private_repo", "revision", "strategy")
+        for option in ("model_id", "private_repo", "revision", "strategy", "always_push")
     }
     older = conversion.take("push_to_hub_model_id")
     organization = conversion.take("push_to_hub_organization")
@@ -187,6 +204,8 @@ def _convert_hub(conversion: Conversion, *, trains: bool) -> None:
     hub = {"model_id": f"{organization}/{name}" if organization else name}
     _set(hub, "revision", given["revision"])
     hub["strategy"] = given["strategy"] or "every_save"
+    if is_on(given["always_push"]) and hub["strategy"] != "end":
+        hub["always_push"] = True
     if given["private_repo"] is not None:
         hub["private"] = is_on(given["private_repo"])
     else:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Final
 
-from service.cli.convert.flags import is_on, parse, typed
+from service.cli.convert.flags import is_on, parse
 from service.cli.convert.report import Conversion
+from service.cli.convert.scripts import without_flax
+from service.contract.training_arguments.script_words import typed
 
 _SCRIPT: Final = re.compile(r"run_\w+\.py|(?:sft|dpo|kto|reward)\.py")
 _TRL: Final = frozenset({"sft", "dpo", "kto", "reward", "grpo", "rloo"})
@@ -32,10 +34,12 @@ class Command:
     """`CUDA_VISIBLE_DEVICES=… launcher --options run_x.py arguments`, taken apart."""
 
     script: str
-    """Its name without folder and `.py`; of `trl sft` the second word."""
+    """Its name without folder and `.py`, and without `flax`; of `trl sft` the second word."""
     arguments: tuple[str, ...]
     launcher: tuple[str, ...]
     visible_gpus: str | None = None
+    is_flax: bool = False
+    """Whether the script's name or folder says so."""
 
 
 NO_COMMAND: Final = Command("", (), ())
@@ -43,7 +47,7 @@ NO_COMMAND: Final = Command("", (), ())
 
 
 def read_command(words: Sequence[str], environ: Mapping[str, str]) -> Command | None:
-    """None if no word is a `run_….py`, or one of TRL's."""
+    """None if no word is a script of Python, or one of TRL's."""
     at = _script_at(words)
     if at is None:
         return None
@@ -51,7 +55,13 @@ def read_command(words: Sequence[str], environ: Mapping[str, str]) -> Command | 
     for word in words[:at]:
         if word.startswith(f"{_VISIBLE}="):
             visible = word.partition("=")[2]
-    return Command(PurePath(words[at]).stem, tuple(words[at + 1 :]), tuple(words[:at]), visible)
+    return Command(
+        without_flax(PurePath(words[at]).stem),
+        tuple(words[at + 1 :]),
+        tuple(words[:at]),
+        visible,
+        is_flax="flax" in words[at],
+    )
 
 
 def _script_at(words: Sequence[str]) -> int | None:
@@ -60,7 +70,7 @@ def _script_at(words: Sequence[str]) -> int | None:
             return at
         if PurePath(word).name == "trl" and at + 1 < len(words) and words[at + 1] in _TRL:
             return at + 1
-    return None
+    return next((at for at, word in enumerate(words) if word.endswith(".py")), None)
 
 
 def convert_launcher(conversion: Conversion, command: Command) -> None:

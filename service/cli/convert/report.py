@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from service.api.redaction import shown
+from service.api.faults.redaction import shown
 
 
 @dataclass(frozen=True)

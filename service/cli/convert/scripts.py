@@ -1,6 +1,7 @@
 """What the reference scripts assume when their arguments do not say it."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ class Script:
 
 _GENERATES: Final = {"predict_with_generate": False}
 
+_FLAX: Final = re.compile(r"_?flax_?")
 SCRIPTS: Final[dict[str, Script]] = {
     "run_qa": Script("question-answering"),
     "run_qa_beam_search": Script("question-answering", {"head": "beam-search"}),
@@ -29,7 +31,34 @@ SCRIPTS: Final[dict[str, Script]] = {
     "run_summarization": Script("summarization", _GENERATES),
     "run_translation": Script("translation", _GENERATES),
 }
+NOT_CONVERTED: Final[dict[str, str]] = {
+    "run_bart_dlm": "it trains a model to restore shuffled and masked texts (BART), which no task "
+    "here does",
+    "run_t5_mlm": "it trains a model to write the passages that were cut out of a text (T5), which "
+    "no task here does",
+}
+"""Scripts that are known, and why they are not converted."""
 HELD_OUT_PERCENTAGE: Final = 5
+
+# Options that only one script has; a script that was renamed or copied still has them.
+_OWN_OPTIONS: Final[dict[str, frozenset[str]]] = {
+    "run_clm": frozenset({"block_size", "keep_linebreaks"}),
+    "run_glue": frozenset({"task_name"}),
+    "run_mlm": frozenset({"line_by_line", "mlm_probability"}),
+    "run_ner": frozenset({"label_all_tokens", "return_entity_level_metrics"}),
+    "run_qa": frozenset(
+        {
+            "doc_stride",
+            "max_answer_length",
+            "n_best_size",
+            "null_score_diff_threshold",
+            "version_2_with_negative",
+        }
+    ),
+    "run_summarization": frozenset({"summary_column"}),
+    "run_t5_mlm": frozenset({"mean_noise_span_length"}),
+    "run_translation": frozenset({"source_lang", "target_lang"}),
+}
 
 # GLUE's tasks → the columns of a text, and of the second one.
 GLUE_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
@@ -58,3 +87,18 @@ SUMMARY_COLUMNS: Final[dict[str, tuple[str, str]]] = {
     "wiki_summary": ("article", "highlights"),
     "multi_news": ("document", "summary"),
 }
+
+
+def without_flax(name: str) -> str:
+    """`run_clm_flax` → `run_clm`, `run_flax_glue` → `run_glue`."""
+    return _FLAX.sub("_", name).strip("_")
+
+
+def by_options(names: Iterable[str]) -> tuple[str, str] | None:
+    """The one script that has some of these options, and the first of them; None if that is not
+    clear."""
+    given = frozenset(names)
+    found = {script: sorted(own & given) for script, own in _OWN_OPTIONS.items() if own & given}
+    if "run_t5_mlm" in found:
+        found.pop("run_mlm", None)
+    return next((script, own[0]) for script, own in found.items()) if len(found) == 1 else None

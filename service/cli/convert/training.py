@@ -3,13 +3,14 @@
 from difflib import get_close_matches
 from typing import Any, Final
 
-from service.cli.convert.flags import is_on, typed
+from service.cli.convert.flags import is_on
 from service.cli.convert.report import Conversion
-from service.contract.training import TrainingSpec
+from service.contract.spec.training import TrainingSpec
 from service.contract.training_arguments.aliases import ALIASES, SWITCHES
 from service.contract.training_arguments.moved_options import ELSEWHERE
 from service.contract.training_arguments.refused_options import REFUSED, REMOVED
 from service.contract.training_arguments.script_options import NOT_NEEDED, PLACES
+from service.contract.training_arguments.script_words import typed
 from service.contract.training_arguments.trainer_defaults import is_at_default, is_dump
 
 _TEXTS: Final = frozenset({"optim_args", "metric_for_best_model", "lr_scheduler_kwargs"})
@@ -31,7 +32,7 @@ _WITHOUT_TRAINING: Final = frozenset(
         "tf32",
     }
 )
-# Defaults of these say something, too: what the script does, and where it writes.
+# These matter even at their defaults: what the script does, and where it writes.
 _ALWAYS_READ: Final = frozenset({"do_train", "do_eval", "do_predict", "output_dir"})
 # Defaults there that differ from ours.
 _THEIRS: Final = {
@@ -43,7 +44,7 @@ _REASONS: Final = {**REFUSED, **REMOVED, **ELSEWHERE, **NOT_NEEDED}
 
 
 def drop_defaults(conversion: Conversion) -> None:
-    """Runs first: nobody asked for the options that a dump has at their defaults."""
+    """Runs first: users did not choose the options that a dump has at their defaults."""
     options = {name: typed(value) for name, value in conversion.flags.items()}
     pushes = is_on(options.get("push_to_hub"))
     quiet = {
@@ -77,7 +78,7 @@ def convert_training(conversion: Conversion, *, trains: bool) -> None:
 
 
 def _name_precision(conversion: Conversion, training: dict[str, Any]) -> None:
-    """The scripts compute in float32 unless they are told otherwise; the service does not."""
+    """The scripts compute in float32 by default; the service does not."""
     if training.get("precision"):
         return
     for name in ("bf16", "fp16"):
@@ -92,7 +93,7 @@ def _name_precision(conversion: Conversion, training: dict[str, Any]) -> None:
 
 
 def leave_out_rest(conversion: Conversion) -> None:
-    """What is left has no place in the spec."""
+    """The remaining arguments have no place in the spec."""
     for name, given in sorted(conversion.flags.items()):
         if given is None or (name in NOT_NEEDED and given in (False, "False", "false", "")):
             continue

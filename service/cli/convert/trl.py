@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from service.cli.convert.data import reference
-from service.cli.convert.flags import is_on, typed
+from service.cli.convert.flags import is_on
 from service.cli.convert.job import convert_model, finish
 from service.cli.convert.launcher import Command
 from service.cli.convert.report import Conversion
 from service.cli.convert.training import drop_defaults
-from service.cli.exit_codes import UsageError
-from service.contract import spec_yaml
+from service.cli.terminal.exit_codes import UsageError
+from service.contract.spec import spec_yaml
+from service.contract.training_arguments.script_words import typed
 
 _LONGEST: Final = 1024**2
 
@@ -139,7 +140,7 @@ def _template(conversion: Conversion, given: str) -> dict[str, str]:
     path = Path(given).expanduser()
     if path.is_file() and path.stat().st_size <= _LONGEST:
         return {"chat_template": path.read_text(encoding="utf-8")}
-    reason = "it is no file here: write the template, or the name of one, to `task.chat_template`"
+    reason = "not a file here: write the template, or the name of one, to `task.chat_template`"
     conversion.leave_out("chat_template_path", given, reason)
     return {}
 
@@ -168,7 +169,7 @@ def _first(conversion: Conversion, mixture: Any, folder: Path) -> dict[str, Any]
         reason = "a job reads one data set: join the files, or name one"
         conversion.leave_out("datasets", len(mixture), reason)
     files = first.get("data_files")
-    if isinstance(files, dict):  # by split, of which TRL reads one
+    if isinstance(files, dict):  # by split; TRL reads one of them
         files = files.get(first.get("split", "train"))
     if files:
         several = files if isinstance(files, list) else [files]
@@ -201,6 +202,6 @@ def _convert_peft(conversion: Conversion) -> None:
 
 
 def _name_precision(conversion: Conversion) -> None:
-    """TRL computes in bfloat16 unless it is told otherwise, as `auto` does where it can."""
+    """TRL computes in bfloat16 by default, as `auto` does if the device can."""
     if not is_on(conversion.flags.get("fp16")) and conversion.flags.get("bf16") is None:
         conversion.flags["precision"] = "auto"

@@ -5,18 +5,18 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from finetune_client import calls
+from finetune_client.http import calls
 
-from service import units
-from service.cli import ids, output
-from service.cli.client import Client, Json
-from service.cli.exit_codes import UsageError
 from service.cli.search import page, trial_table
 from service.cli.search.submit import submit, validate
 from service.cli.search.watch import watch
+from service.cli.terminal import ids, output
+from service.cli.terminal.client import Client, Json
+from service.cli.terminal.exit_codes import UsageError
 from service.contract.search.spec import MOST_TRIALS
 from service.contract.search.states import SearchAction, TrialState
 from service.contract.states import JobState
+from service.system import units
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -7,14 +7,14 @@ from typing import Any, Final
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from service import units
-from service.cli import output
-from service.cli.client import Json
-from service.cli.live_display import Display, Drawn
-from service.cli.result import STATE_STYLES, short_id
+from service.cli.jobs.live_display import Display, Drawn
+from service.cli.jobs.result import STATE_STYLES, short_id
 from service.cli.search import time_left, trial_table, words
 from service.cli.search.snapshots import ROWS, Snapshot
+from service.cli.terminal import output
+from service.cli.terminal.client import Json
 from service.contract.search.states import OVER
+from service.system import units
 
 _SPARE_ROWS: Final = 2
 """For the names of the columns and the cursor."""
@@ -85,7 +85,7 @@ class Lines(Display[Snapshot]):
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._told: set[int] | None = None
+        self._shown_ended: set[int] | None = None
         self._last: tuple[Any, ...] | None = None
 
     def show(self, search: Json, snapshot: Snapshot) -> None:
@@ -100,10 +100,10 @@ class Lines(Display[Snapshot]):
                 self._console.print(output.inline(text))
 
     def _ended(self, trials: Sequence[Json], objectives: Sequence[Json]) -> Iterator[str]:
-        """Those that have ended since the first look."""
+        """Those that have ended since the first snapshot."""
         over = {trial["trial"]: trial for trial in trials if trial["state"] in OVER}
-        new = over.keys() - self._told if self._told is not None else set()
-        self._told = (self._told or set()) | over.keys()
+        new = over.keys() - self._shown_ended if self._shown_ended is not None else set()
+        self._shown_ended = (self._shown_ended or set()) | over.keys()
         names = words.short_names(path for trial in trials for path in trial["values"])
         for number in sorted(new):
             trial = over[number]

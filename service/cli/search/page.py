@@ -6,12 +6,12 @@ from typing import Any
 
 from rich.console import Console
 
-from service import units
-from service.cli import output
-from service.cli.client import Json
-from service.cli.result import short_id, show_title
+from service.cli.jobs.result import short_id, show_title
 from service.cli.search import words
+from service.cli.terminal import output
+from service.cli.terminal.client import Json
 from service.contract.states import JobState
+from service.system import units
 
 
 def show(console: Console, search: Json, best: Sequence[Json]) -> None:

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from finetune_client import calls
+from finetune_client.http import calls
 
-from service.cli.client import Client, Json
 from service.cli.search import time_left
+from service.cli.terminal.client import Client, Json
 from service.contract.search.states import OVER, TrialState
 
 ROWS: Final = 20

@@ -3,10 +3,10 @@
 from collections.abc import Collection, Iterable
 from datetime import datetime
 
-from service import units
-from service.cli.client import Json
+from service.cli.terminal.client import Json
 from service.contract.search.states import OVER
 from service.contract.states import JobState
+from service.system import units
 
 
 def of_trial(trial: Json) -> float | None:
@@ -22,7 +22,7 @@ def estimate(
 ) -> float | None:
     """Seconds, at most: some searches end earlier. None while nothing says how long a trial takes.
 
-    `durations`: of trials that have ended; `running`: the trials that run, of which a part is done.
+    `durations`: of trials that have ended; `running`: trials that run, and are partly done.
     """
     if search["state"] != JobState.RUNNING or not durations:
         return None

@@ -9,12 +9,12 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from service import escaping
-from service.cli import output
-from service.cli.client import Json
-from service.cli.result import short_id
+from service.cli.jobs.result import short_id
 from service.cli.search import words
+from service.cli.terminal import output
+from service.cli.terminal.client import Json
 from service.contract.search.states import OVER
+from service.system import escaping
 
 _GAP: Final = 2
 _BEFORE: Final = ("trial", "job", "state", "done")
@@ -25,7 +25,7 @@ _WIDTH_OF_RESULT: Final = 16
 _WIDTH_OF_REASON: Final = 40
 """For so much of a reason the names of the fields are cut."""
 _WIDTH_OF_NAME: Final = 8
-"""A field's name may be cut to this where its values are no wider."""
+"""A field's name may be cut to this if its values are not wider."""
 Row = dict[str, str]
 
 

@@ -4,14 +4,15 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from service.cli import history, output
-from service.cli.client import Client, Json
-from service.cli.exit_codes import INTERRUPTED
-from service.cli.live_display import display
-from service.cli.result import short_id
+from service.cli.jobs import history
+from service.cli.jobs.live_display import display
+from service.cli.jobs.result import short_id
+from service.cli.jobs.watch import exit_status, followed
 from service.cli.search import live_display, page
 from service.cli.search.snapshots import Reader, Snapshot
-from service.cli.watch import exit_status, followed
+from service.cli.terminal import output
+from service.cli.terminal.client import Client, Json
+from service.cli.terminal.exit_codes import INTERRUPTED
 from service.contract.states import ENDED
 
 POLL_SECONDS = 2.0
@@ -20,8 +21,8 @@ POLL_SECONDS = 2.0
 def watch(client: Client, search_id: str, *, json: bool) -> int:
     """Show the search until it has ended, then its result; returns the exit status."""
     shown = display(live_display.LiveTable, live_display.Lines, json=json)
-    looks = partial(follow, client, search_id)
-    last = followed(shown, looks, "search", "finetune search", short_id(search_id))
+    updates = partial(follow, client, search_id)
+    last = followed(shown, updates, "search", "finetune search", short_id(search_id))
     if last is None:
         return INTERRUPTED
     search, snapshot = last
@@ -33,7 +34,7 @@ def watch(client: Client, search_id: str, *, json: bool) -> int:
 def follow(
     client: Client, search_id: str, say: Callable[[str], None] = output.note
 ) -> Iterator[tuple[Json, Snapshot]]:
-    """The search every few seconds until it has ended; `say` is told when the service does not
+    """The search every few seconds until it has ended; calls `say` when the service does not
     answer."""
     reader = Reader(client, search_id)
     while True:

@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from service import escaping, units
-from service.cli.client import Json
+from service.cli.terminal.client import Json
 from service.contract.search.states import TrialState
 from service.contract.states import JobState
+from service.system import escaping, units
 
 _LONGEST_VALUE: Final = 40
 STATE_STYLES: Final = {

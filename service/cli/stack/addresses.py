@@ -2,7 +2,7 @@
 
 import ipaddress
 
-from service.cli.exit_codes import UsageError
+from service.cli.terminal.exit_codes import UsageError
 from service.settings import Auth
 
 

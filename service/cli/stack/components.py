@@ -9,14 +9,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
-import redis
 from sqlalchemy import select
 
-from service import child_environment, own_packages, private_file
 from service.cli.stack.processes import Part
 from service.contract.routing import GPU_QUEUE
 from service.store.database import Database, db_now
-from service.store.models import WorkerRow
+from service.store.tables.workers import WorkerRow
+from service.system import child_environment, own_packages, private_file
 
 
 @dataclass(frozen=True)
@@ -70,6 +69,8 @@ def valkey(layout: Layout, url: str) -> Part:
 
 
 def broker_answers(url: str) -> bool:
+    import redis  # late: every other command would wait for it
+
     try:
         with redis.Redis.from_url(url, socket_timeout=2, socket_connect_timeout=2) as client:
             return bool(client.ping())
@@ -111,13 +112,13 @@ def mlflow_token_file(home: Path) -> Path:
 
 
 def api(layout: Layout, url: str, on_ready: Callable[[], None]) -> Part:
-    """`on_ready` is called as soon as it answers, before anything is said about it."""
+    """`on_ready` is called as soon as it answers, before this is reported."""
 
     def ready(_pid: int) -> str | None:
-        said = _answers(f"{url}/health/live", f"ready on {url}, docs on {url}/docs")
-        if said is not None:
+        report = _answers(f"{url}/health/live", f"ready on {url}, docs on {url}/docs")
+        if report is not None:
             on_ready()
-        return said
+        return report
 
     return Part(
         name="api",
@@ -129,13 +130,13 @@ def api(layout: Layout, url: str, on_ready: Callable[[], None]) -> Part:
     )
 
 
-def _answers(url: str, said: str) -> str | None:
+def _answers(url: str, report: str) -> str | None:
     try:
         # A plain address needs no certificates, and loading them takes 30 ms of each call.
         answer = httpx.get(url, timeout=2, trust_env=False, verify=False)
     except httpx.TransportError:
         return None
-    return said if answer.is_success else None
+    return report if answer.is_success else None
 
 
 def reconciler(layout: Layout) -> Part:

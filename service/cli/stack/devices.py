@@ -5,8 +5,8 @@ import subprocess
 from collections.abc import Mapping
 from typing import Any, Final
 
-from service import own_packages
-from service.cli.exit_codes import UsageError
+from service.cli.terminal.exit_codes import UsageError
+from service.system import own_packages
 
 _SECONDS: Final = 60.0
 

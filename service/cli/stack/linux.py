@@ -15,13 +15,13 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from service.prctl import adopt_orphans, die_with_parent
+from service.system.prctl import adopt_orphans, die_with_parent
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def descendants(root: int) -> list[int]:
-    """Process ids below `root`, nearest first; ended ones that nobody has waited for included."""
+    """Process ids below `root`, nearest first, including ended ones that wait for their parent."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -59,7 +59,7 @@ def _reap() -> None:
 
 
 class StopEvent(threading.Event):
-    """Set when a stop is asked for; asked for again, it is urgent."""
+    """Set when a stop is requested; a second request makes it urgent."""
 
     is_urgent = False
 
@@ -86,7 +86,7 @@ class _LastWatch:
                 os.close(writer)
                 for number in _STOP_SIGNALS:
                     signal.signal(number, signal.SIG_IGN)
-                # Whoever reads the output of `up` waits for none but the other two.
+                # A reader of the output of `up` waits only for the other two.
                 with open(os.devnull, "r+b") as nothing:  # noqa: PTH123
                     for descriptor in range(3):
                         os.dup2(nothing.fileno(), descriptor)
@@ -96,7 +96,7 @@ class _LastWatch:
                 os._exit(0)
 
     def release(self) -> None:
-        """Nothing more is started: let it clean up, and wait for it."""
+        """Nothing is started any more: let the process clean up, and wait for it."""
         os.close(self._pipe[1])
         with suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
@@ -124,7 +124,7 @@ def run_guarded(main: Callable[[StopEvent], int], clean_up: Callable[[], None]) 
         _run_child(main, parent)
     _on_stop_signals(lambda *_: os.kill(child, signal.SIGTERM))
     status = _wait_for(child, last_watch)
-    _on_stop_signals(lambda *_: None)  # the child is gone, and its number with it
+    _on_stop_signals(lambda *_: None)  # the child has ended, and its number may be another's
     kill_descendants(spared=last_watch.pid)
     last_watch.release()
     code = os.waitstatus_to_exitcode(status)

@@ -11,7 +11,7 @@ from finetune_client.local_stack import StackAddress as StackAddress
 from finetune_client.local_stack import address_file
 from finetune_client.local_stack import read_address as read_address
 
-from service.cli.exit_codes import UsageError
+from service.cli.terminal.exit_codes import UsageError
 
 
 @contextmanager
@@ -22,8 +22,8 @@ def hold(home: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        # Removed while still held: whoever opened this file meanwhile sees that it is not the
-        # one at the path any more, and tries again.
+        # Removed while still held: a process that opened this file meanwhile sees that it is not
+        # the one at the path any more, and tries again.
         path.unlink(missing_ok=True)
         os.close(descriptor)
 

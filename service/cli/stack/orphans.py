@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from service.child_environment import STACK_MARK
+from service.system.child_environment import STACK_MARK
 
 # For Python's -X, which knows no such option and ignores it.
 _OPTION: Final = "finetune-stack"
@@ -50,7 +50,7 @@ class Mark:
 
 
 def _end(is_meant: Callable[[str], bool]) -> None:
-    """Bounded: a process in an uninterruptible system call ends when that returns."""
+    """Bounded, because a process in an uninterruptible system call only ends when that returns."""
     deadline = time.monotonic() + _SWEEP_SECONDS
     while _kill(is_meant) and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from service import inherited_secrets
 from service.cli.stack.linux import StopEvent
-from service.prctl import die_with_parent
+from service.system import inherited_secrets
+from service.system.prctl import die_with_parent
 
 POLL_SECONDS = 0.1
 FIRST_BACKOFF_SECONDS = 1.0
@@ -31,7 +31,7 @@ class Part:
     ready: Ready
     log: Path
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Given to it through a pipe (`service.inherited_secrets`)."""
+    """Given to it through a pipe (`service.system.inherited_secrets`)."""
     ready_seconds: float = 60.0
     grace_seconds: float = 10.0
     """From SIGTERM to SIGKILL."""
@@ -85,10 +85,10 @@ class _Running:
         return wait
 
     def check_ready(self) -> str | None:
-        """What to tell the user, once, when the part has come to serve."""
-        said = None if self.serving else self.part.ready(self.process.pid)
-        self.serving = self.serving or said is not None
-        return said
+        """A message for the user, once, when the part has become ready."""
+        report = None if self.serving else self.part.ready(self.process.pid)
+        self.serving = self.serving or report is not None
+        return report
 
     def end_of_log(self) -> str:
         """The log's last line and where the rest is."""
@@ -103,7 +103,7 @@ class _Running:
 
 
 class ProcessManager:
-    """Runs parts until told to stop. Use from one thread only: a part dies with its thread."""
+    """Runs parts until `stop` is set. Use from one thread only: a part dies with its thread."""
 
     def __init__(self, say: Say, stop: StopEvent) -> None:
         self._say = say
@@ -158,13 +158,14 @@ class ProcessManager:
         )
 
     def _report_ready(self, running: _Running) -> None:
-        if (said := running.check_ready()) is not None:
-            self._say(f"{running.part.name} {said}")
+        if (report := running.check_ready()) is not None:
+            self._say(f"{running.part.name} {report}")
 
     def stop(self) -> None:
         """Stop the tiers, the last started first, each within its parts' grace.
 
-        Asked again, parts that still run are told again: a worker then ends its stages at once.
+        Asked again, it signals again the parts that still run: a worker then ends its stages at
+        once.
         """
         for tier in reversed(self._tiers):
             alive = [running for running in tier if running.process.poll() is None]
@@ -177,11 +178,11 @@ class ProcessManager:
 
     def _await_end(self, running: _Running) -> None:
         deadline = time.monotonic() + running.part.grace_seconds
-        told_again = False
+        signalled_again = False
         while running.process.poll() is None and time.monotonic() < deadline:
-            if self._stop.is_urgent and not told_again:
+            if self._stop.is_urgent and not signalled_again:
                 running.process.terminate()
-                told_again = True
+                signalled_again = True
             time.sleep(POLL_SECONDS)
         if running.process.poll() is None:
             self._say(f"{running.part.name} killed after {running.part.grace_seconds:g} s")

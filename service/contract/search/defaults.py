@@ -10,10 +10,10 @@ The seed does not vary: the best of several seeds is luck, and not a better valu
 from collections.abc import Mapping
 from typing import Any, Final
 
-from service.contract import bounds
+from service.contract.fields import bounds
 from service.contract.search.pruners import NoPruner, PrunerSpec
 from service.contract.search.space import Dimension, value_at
-from service.contract.spec import JobSpec
+from service.contract.spec.spec import JobSpec
 
 _ENCODER: Final = (1e-5, 1e-4)
 _RATES: Final[dict[str, tuple[float, float]]] = {

@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from service.contract.metric_directions import greater_is_better
-from service.contract.section import SpecModel
-from service.contract.types import Name
+from service.contract.fields.section import SpecModel
+from service.contract.fields.types import Name
+from service.contract.tasks.metric_directions import greater_is_better
 
 Direction = Literal["minimize", "maximize"]
 MOST_OBJECTIVES = 8

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from service.contract import bounds
-from service.contract.section import SpecModel, rule
+from service.contract.fields import bounds
+from service.contract.fields.section import SpecModel, rule
 
 Unit = Literal["steps", "epochs"]
 Resource = Annotated[int, Field(ge=1, le=bounds.MOST_STEPS)]
@@ -34,13 +34,13 @@ class MedianPruner(_Pruner):
 
     name: Literal["median"] = "median"
     n_startup_trials: int = Field(
-        5, ge=0, le=100_000, description="So many trials finish before any is ended."
+        5, ge=0, le=100_000, description="This many trials finish before any is ended."
     )
     n_warmup: int = Field(
         0, ge=0, le=bounds.MOST_STEPS, description="No trial ends before, in `unit`."
     )
     n_min_trials: int = Field(
-        1, ge=1, le=100_000, description="So many others must have reached the step."
+        1, ge=1, le=100_000, description="This many others must have reached the step."
     )
 
 
@@ -64,7 +64,7 @@ class _Halving(_Pruner):
         "Default: the first evaluation.",
     )
     reduction_factor: int = Field(
-        3, ge=2, le=100, description="One of so many trials continues from a rung to the next."
+        3, ge=2, le=100, description="Of this many trials, one continues from a rung to the next."
     )
 
 
@@ -82,7 +82,7 @@ class AshaPruner(_Halving):
         "`reduction_factor` times the one before.",
     )
     min_early_stopping_rate: int = Field(
-        0, ge=0, le=MOST_RUNGS, description="So many of the first rungs are left out."
+        0, ge=0, le=MOST_RUNGS, description="This many of the first rungs are left out."
     )
 
     @rule

@@ -6,7 +6,7 @@ from typing import Final
 
 from service.contract.search.pruners import Unit
 from service.contract.search.space import Dimension
-from service.contract.training import TrainingSpec
+from service.contract.spec.training import TrainingSpec
 
 _LENGTH: Final = {
     "steps": ("max_steps",),

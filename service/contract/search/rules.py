@@ -21,7 +21,7 @@ MOST_COMBINATIONS: Final = 100_000
 MOST_CONDITIONS: Final = 500
 """Values that the `when` of all fields name."""
 _MOST_SENTENCES: Final = 100
-"""Of one rule: nobody reads more, and finding the nearest names takes time."""
+"""Of one rule: users do not read more, and finding the nearest names takes time."""
 
 _Space = Mapping[str, Dimension] | None
 

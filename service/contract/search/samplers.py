@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from service.contract.section import SpecModel, rule
+from service.contract.fields.section import SpecModel, rule
 
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
 StartupTrials = Annotated[int, Field(ge=0, le=100_000)]

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from service.contract import bounds, patterns
-from service.contract.section import SpecModel, rule
-from service.contract.types import Moderate
+from service.contract.fields import bounds, patterns
+from service.contract.fields.section import SpecModel, rule
+from service.contract.fields.types import Moderate
 
 MOST_DIMENSIONS: Final = 64
 MOST_CHOICES: Final = 1000

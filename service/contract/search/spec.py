@@ -5,15 +5,15 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from service.contract.hub import HubSpec
+from service.contract.fields.section import Rule, SpecModel
+from service.contract.fields.types import Name
 from service.contract.search import rules
 from service.contract.search.objectives import Objective, Objectives
 from service.contract.search.pruners import NoPruner, PrunerSpec
 from service.contract.search.samplers import SamplerSpec, TpeSampler
 from service.contract.search.space import MOST_DIMENSIONS, Dimension, Path, Value
-from service.contract.section import Rule, SpecModel
-from service.contract.spec import JobSpec, Seconds
-from service.contract.types import Name
+from service.contract.spec.hub import HubSpec
+from service.contract.spec.spec import JobSpec, Seconds
 
 SEARCH_VERSION: Final = 1
 MOST_TRIALS: Final = 100_000
@@ -132,7 +132,7 @@ class SearchSpec(SpecModel):
         ge=1,
         le=MOST_TRIALS,
         examples=[20],
-        description="No trial begins after so many finished ones in a row that were not better "
+        description="No trial begins after this many finished ones in a row that were not better "
         "than the best before them.",
     )
     template_trial: bool = Field(

@@ -24,7 +24,7 @@ OVER: Final = frozenset(
 """States in which a trial stays."""
 
 TRANSITIONS: Final[dict[JobState, frozenset[JobState]]] = {
-    # Until the first trial is made. `cancelling`: the specs of all that were made are refused.
+    # Until the first trial is made. `cancelling`: if the specs of all trials were refused.
     JobState.QUEUED: frozenset(
         {
             JobState.RUNNING,

@@ -9,7 +9,7 @@ something other than what was requested.
 from collections.abc import Iterator
 from typing import Any, Final
 
-from service.contract.section import Refused
+from service.contract.fields.section import Refused
 
 ALIASES: Final[dict[str, str]] = {
     "evaluation_strategy": "eval_strategy",

@@ -117,6 +117,19 @@ SCHEDULE_ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
 # Schedules that follow a metric of the evaluations instead of the steps.
 BY_METRIC: Final = frozenset({"reduce_lr_on_plateau", "greedy"})
 
+_OF_TORCHAO: Final = frozenset({"adamw_torch_4bit", "adamw_torch_8bit"})
+_OF_TORCH: Final = frozenset(
+    {"adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop"}
+)
+"""Or of transformers."""
+
+
+def package_of(optimizer: Optimizer) -> Literal["bitsandbytes", "torchao"] | None:
+    """The package that has the optimizer, if it is one that a worker may lack."""
+    if optimizer in _OF_TORCH:
+        return None
+    return "torchao" if optimizer in _OF_TORCHAO else "bitsandbytes"
+
 
 def parse_optim_args(text: str | None) -> dict[str, str]:
     """`momentum=0.9, nesterov=true` as names and values. ValueError for another form."""

@@ -2,6 +2,10 @@
 
 from typing import Final
 
+TOKEN: Final = (
+    "a token is never part of a spec: name a secret of the project in `secrets.hub_token`; without "
+    "one the job has the operator's (FINETUNE_HUB_TOKEN)"
+)
 ELSEWHERE: Final[dict[str, str]] = {
     "output_dir": "the service keeps each job in its own workspace; download it from /artifacts",
     "push_to_hub": "give the job's `hub` section instead",
@@ -9,11 +13,11 @@ ELSEWHERE: Final[dict[str, str]] = {
     "hub_private_repo": "use `hub.private`",
     "hub_revision": "use `hub.revision`",
     "hub_strategy": "use `hub.strategy`",
-    "hub_token": "the token is the operator's setting FINETUNE_HUB_TOKEN, never part of a spec",
+    "hub_always_push": "use `hub.always_push`",
+    "hub_token": TOKEN,
     "push_to_hub_model_id": "use `hub.model_id`",
     "push_to_hub_organization": "use `hub.model_id`, as `organization/name`",
-    "push_to_hub_token": "the token is the operator's setting FINETUNE_HUB_TOKEN, never part of a "
-    "spec",
+    "push_to_hub_token": TOKEN,
     "report_to": "every job reports to MLflow; see `tracking`, whose `tensorboard: true` also "
     "writes TensorBoard's event file",
     "run_name": "use `tracking.run_name`",

@@ -34,8 +34,6 @@ REFUSED: Final[dict[str, str]] = {
     "before the next",
     "eval_do_concat_batches": _OWN_METRICS,
     "eval_use_gather_object": _OWN_METRICS,
-    "hub_always_push": "pushes never overlap: while one is under way, the newest checkpoint waits "
-    "for its turn",
     "ignore_data_skip": "a resumed training always continues at the next batch, without reading "
     "those before it",
     "include_for_metrics": _OWN_METRICS,

@@ -6,6 +6,8 @@ for `finetune convert`. `NOT_NEEDED` explains why an option does not exist and w
 
 from typing import Final
 
+from service.contract.training_arguments.moved_options import TOKEN
+
 PLACES: Final[dict[str, str]] = {
     # Model
     "model_name_or_path": "model.name_or_path",
@@ -81,7 +83,6 @@ PLACES: Final[dict[str, str]] = {
     "mixed_precision": "training.precision",
 }
 
-_TOKEN: Final = "the token is the operator's setting FINETUNE_HUB_TOKEN, never part of a spec"
 _DEBUGGER: Final = "no debugger can be attached to a training"
 _THREADS: Final = "the worker chooses how many threads and processes prepare the data"
 _OWN_METRICS: Final = (
@@ -104,6 +105,8 @@ NOT_NEEDED: Final[dict[str, str]] = {
     "ignore_mismatched_sizes": "a head of another size than the labels need is always newly "
     "initialised",
     "lang_id": "language embeddings of XLM are not set; use a model without them",
+    "learning_rate_multiplier": "there is no rate that it would multiply: set "
+    "`training.learning_rate`",
     "low_cpu_mem_usage": "safetensors are read without a second copy in memory",
     "max_query_length": "questions are never cut, only contexts are: into windows of "
     "`task.max_seq_length` tokens",
@@ -124,9 +127,10 @@ NOT_NEEDED: Final[dict[str, str]] = {
     "task_name": "use `dataset: {source: hub, name: nyu-mll/glue, config: <task>}`; "
     "`finetune convert` writes it with the task's columns",
     "threads": _THREADS,
-    "token": _TOKEN,
+    "token": TOKEN,
     "trust_remote_code": "code from the Hub is never run",
-    "use_auth_token": _TOKEN,
+    "use_auth_token": TOKEN,
+    "task_type": "it follows from the job's `task`",
     "use_fast_tokenizer": "a fast tokenizer is used wherever the model has one",
     "use_fast": "a fast tokenizer is used wherever the model has one",
     "verbose_logging": "everything that a stage prints is in the job's log",

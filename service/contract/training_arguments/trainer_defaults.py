@@ -123,7 +123,7 @@ PARTS: Final[dict[str, dict[str, Any]]] = {
     },
 }
 
-# Every dump of every version has these; nobody writes all of them by hand.
+# Every dump of every version has these; a person does not write all of them by hand.
 _IN_EVERY_DUMP: Final = frozenset({"output_dir", "local_rank", "disable_tqdm", "label_names"})
 # In a dump these are always filled in: with a path that the script needed, with the machine.
 _FILLED_IN: Final = frozenset({"output_dir", "logging_dir", "_n_gpu", "local_rank"})

@@ -153,7 +153,7 @@ ROWS: Final[dict[str, Row]] = {
             Way("/v1/jobs/validate?pending_file=$file", 200, _uploaded(train="$file")),
         ),
     ),
-    # One way: nobody makes them here, and a project may have four that nobody has made.
+    # One way: no worker makes them here, and a project may have four unfinished ones.
     "POST /v1/jobs/preview": Row(
         _WRITE,
         (
@@ -165,7 +165,7 @@ ROWS: Final[dict[str, Row]] = {
         ),
     ),
     "GET /v1/previews/{preview_id}": Row(_READ, (Way("/v1/previews/$preview"),)),
-    # One way: a project may have sixteen that nobody has answered.
+    # One way: a project may have sixteen unanswered ones.
     "POST /v1/jobs/{job_id}/predict": Row(
         _WRITE,
         (Way("/v1/jobs/$done/predict?wait=0", 202, {"rows": [{"question": "a", "context": "b"}]}),),

@@ -10,36 +10,23 @@ from sqlalchemy.orm import Session
 
 from service.contract.roles import Permission, Role
 from service.settings import Settings
-from service.store import (
-    files,
-    idempotency,
-    keys,
-    predictions,
-    previews,
-    project_secrets,
-    projects,
-    uploads,
-    webhook_outbox,
-)
 from service.store.database import Database, db_now
-from service.store.keys import Grant
-from service.store.models import (
-    ApiKeyRow,
-    ArtifactRow,
-    Base,
-    CheckpointRow,
-    DeliveryRow,
-    EventRow,
-    MetricRow,
-    PredictionRow,
-    PreviewRow,
-    SearchRow,
-    WebhookRow,
-)
+from service.store.files import files, uploads
+from service.store.interactive import predictions, previews
+from service.store.jobs import idempotency
+from service.store.projects import keys, projects, secrets
+from service.store.projects.keys import Grant
 from service.store.scope import Scope
+from service.store.tables.base import Base
+from service.store.tables.interactive import PredictionRow, PreviewRow
+from service.store.tables.jobs import ArtifactRow, CheckpointRow, EventRow, MetricRow
+from service.store.tables.projects import ApiKeyRow
+from service.store.tables.searches import SearchRow
+from service.store.tables.webhooks import DeliveryRow, WebhookRow
+from service.store.webhooks import outbox
 from tests.api.factories import START, add_job, spec
-from tests.support.job_rows import put
-from tests.support.searches import add_search, add_trial
+from tests.support.store.job_rows import put
+from tests.support.store.searches import add_search, add_trial
 from worker.storage import atomic_dir
 
 SECRET: Final = "ownersecret"
@@ -111,7 +98,7 @@ class World:
         put(self.database, jobs["cancelled"], ended_at=START)
         with self.database.write() as session:
             idempotency.remember(session, project, f"{mark}-once", "0" * 64, done)
-            project_secrets.put(session, project, f"{mark}-secret", lambda: "sealed")
+            secrets.put(session, project, f"{mark}-secret", lambda: "sealed")
             webhook, delivery = _webhook(project, mark)
             of_spec = _of_spec(project, mark, done)
             session.add_all([webhook, delivery, of_spec])
@@ -384,7 +371,7 @@ def _webhook(project: str, mark: str) -> tuple[WebhookRow, DeliveryRow]:
         updated_at=START,
     )
     delivery = DeliveryRow(
-        **webhook_outbox.pending(
+        **outbox.pending(
             project=project,
             webhook_id=webhook_id,
             lane=webhook_id,
@@ -401,7 +388,7 @@ def _webhook(project: str, mark: str) -> tuple[WebhookRow, DeliveryRow]:
 def _of_spec(project: str, mark: str, job_id: str) -> DeliveryRow:
     """An event of a job, for a receiver that its spec names."""
     return DeliveryRow(
-        **webhook_outbox.pending(
+        **outbox.pending(
             project=project,
             lane=f"specs-{mark}",
             job_id=job_id,

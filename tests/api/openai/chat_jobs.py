@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from service.store.models import CheckpointRow, EventRow, MetricRow
+from service.store.tables.jobs import CheckpointRow, EventRow, MetricRow
 from tests.api.conftest import Server
 from tests.api.factories import START, add_job
 

@@ -15,14 +15,15 @@ from sqlalchemy import select, update
 from service.api.openai import answers
 from service.api.openai.answers import Head
 from service.contract.failures import Failure, FailureCode
-from service.contract.predictions import PredictionResult
-from service.store.models import JobRow, PredictionRow
+from service.contract.interactive.predictions import PredictionResult
+from service.store.tables.interactive import PredictionRow
+from service.store.tables.jobs import JobRow
 from tests.api.conftest import Server
 from tests.support.factories import claim_job, make_job
-from tests.support.job_rows import finished_job
-from tests.support.predictions import answered_by_thread
-from tests.support.previews import register_worker
-from tests.support.services import wait_until
+from tests.support.servers.services import wait_until
+from tests.support.store.job_rows import finished_job
+from tests.support.store.predictions import answered_by_thread
+from tests.support.store.previews import register_worker
 
 MODEL = "org/model"
 HELLO: Any = [{"role": "user", "content": "Hello"}]
@@ -178,12 +179,12 @@ class TestChat:
         for chunk in chunks:
             require_exact(ChatCompletionChunk, chunk.model_dump(exclude_unset=True))
         assert len({chunk.id for chunk in chunks}) == 1
-        *told, finish, usage = chunks
-        assert told[0].choices[0].delta.role == "assistant"
-        pieces = [chunk.choices[0].delta.content for chunk in told]
+        *deltas, finish, usage = chunks
+        assert deltas[0].choices[0].delta.role == "assistant"
+        pieces = [chunk.choices[0].delta.content for chunk in deltas]
         assert "".join(piece or "" for piece in pieces) == "Hello you"
         assert len(pieces) >= 3
-        assert [chunk.choices[0].finish_reason for chunk in (told[-1], finish)] == [None, "stop"]
+        assert [chunk.choices[0].finish_reason for chunk in (deltas[-1], finish)] == [None, "stop"]
         assert (usage.choices, usage.usage and usage.usage.total_tokens) == ([], 7)
 
     def test_tools_are_streamed_when_they_are_whole(
@@ -200,7 +201,9 @@ class TestChat:
         assert message.tool_calls[0].function.name == "weather"
 
     def test_a_failure_in_a_stream_is_an_error(self, server: Server, asking: openai.OpenAI) -> None:
-        failure = Failure.of(FailureCode.SEQUENCE_TOO_LONG, "9 tokens.", action="Shorten it.")
+        failure = Failure.from_code(
+            FailureCode.SEQUENCE_TOO_LONG, "9 tokens.", action="Shorten it."
+        )
         stream = asking.chat.completions.create(model=MODEL, messages=HELLO, stream=True)
         with answered_by_thread(server.database, failure), pytest.raises(openai.APIError) as raised:
             list(stream)
@@ -236,7 +239,9 @@ FAILURES = [
 class TestErrors:
     def test_of_workers(self, server: Server, asking: openai.OpenAI) -> None:
         for code, status, name, retry in FAILURES:
-            failed = answered_by_thread(server.database, Failure.of(code, "No.", action="Do this."))
+            failed = answered_by_thread(
+                server.database, Failure.from_code(code, "No.", action="Do this.")
+            )
             with failed, pytest.raises(openai.APIStatusError) as raised:
                 asking.chat.completions.create(model=MODEL, messages=HELLO)
             assert (raised.value.status_code, raised.value.code) == (status, name)
@@ -248,6 +253,26 @@ class TestErrors:
             with pytest.raises(openai.NotFoundError) as raised:
                 asking.chat.completions.create(model=model, messages=HELLO)
             assert raised.value.code == "model_not_found"
+
+    @pytest.mark.parametrize(
+        "model", ["gpt-4o-mini", "gpt-3.5-turbo", "o3", "chatgpt-4o-latest", "a/b/c", "my model"]
+    )
+    def test_a_name_that_no_model_can_have_needs_no_worker(
+        self, server: Server, model: str
+    ) -> None:
+        body = {"model": model, "messages": HELLO}
+        answer = server.client.post("/v1/chat/completions", json=body)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"]) == (404, "model_not_found")
+        assert f"There is no model '{model}': GET /v1/models lists" in error["message"]
+        assert states(server) == []
+
+    @pytest.mark.parametrize("model", ["gpt2", "distilgpt2", "openai-gpt", "org/gpt-4o", "o/1"])
+    def test_names_of_the_hub_are_left_to_a_worker(self, server: Server, model: str) -> None:
+        answer = server.client.post(
+            "/v1/chat/completions", json={"model": model, "messages": HELLO}
+        )
+        assert answer.json()["error"]["code"] == "no_worker"
 
     def test_a_model_without_conversations(self, server: Server, asking: openai.OpenAI) -> None:
         job_id = finished_job(server.database)
@@ -403,7 +428,7 @@ class TestCompletions:
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
-def test_a_text_that_another_worker_wrote_differently_is_no_answer(
+def test_a_text_that_another_worker_wrote_differently_is_not_an_answer(
     server: Server, asking: openai.OpenAI
 ) -> None:
     stream = asking.chat.completions.create(model=MODEL, messages=HELLO, stream=True)

@@ -1,5 +1,7 @@
 """Errors as OpenAI's clients take them apart."""
 
+from typing import Any
+
 import pytest
 
 from service.api.openai import errors
@@ -54,6 +56,34 @@ def test_param_is_the_first_field_that_is_wrong() -> None:
         {"path": "body.file", "code": "missing_field", "message": "required"},
     ]
     assert errors.envelope(_problem(422, "invalid_request", errors=faults))["param"] == "purpose"
+
+
+def test_the_document_has_the_envelope_for_paths_of_openai_alone() -> None:
+    def operations() -> dict[str, Any]:
+        codes = ("200", "422", "503")
+        both = {code: {"description": code, "content": code} for code in ("400", *codes)}
+        return {
+            "get": {"responses": {c: {"description": c} for c in codes}},
+            "post": {"responses": both},
+        }
+
+    document: dict[str, Any] = {"paths": {"/v1/jobs": operations(), "/v1/models": operations()}}
+    errors.describe(document)
+    content = {"application/json": {"schema": {"$ref": "#/components/schemas/OpenAIError"}}}
+    refused, full = ({"description": code, "content": content} for code in ("422", "503"))
+    assert document["paths"] == {
+        "/v1/jobs": operations(),
+        "/v1/models": {
+            "get": {"responses": {"200": {"description": "200"}, "400": refused, "503": full}},
+            "post": {
+                "responses": {
+                    "200": {"description": "200", "content": "200"},
+                    "400": {"description": "400", "content": content},
+                    "503": full,
+                }
+            },
+        },
+    }
 
 
 class TestAnswers:

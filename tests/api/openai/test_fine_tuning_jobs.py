@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 import yaml
@@ -201,8 +202,33 @@ def test_any_job_is_listed(client: openai.OpenAI, server: Server, file: str) -> 
     assert client.fine_tuning.jobs.list(metadata={"a": ""}).data == []
     without = server.client.get("/v1/fine_tuning/jobs?metadata=null").json()["data"]
     assert [job["id"] for job in without] == [ids[2], ids[0]]
-    assert server.client.get("/v1/fine_tuning/jobs?metadata[=x").status_code == 400
     assert server.client.get("/v1/fine_tuning/jobs?metadat[a]=x").status_code == 400
+
+
+# A query, and the parameter that is wrong in it.
+FILTERS: list[tuple[dict[str, str], str | None]] = [
+    ({"metadata[": "x"}, "metadata["),
+    ({"metadata": "x"}, "metadata"),
+    ({"metadata[a]b": "x"}, "metadata[a]b"),
+    ({"metadata[a]": "x\0"}, "metadata[a]"),
+    ({f"metadata[{'k' * 64}]": "v" * 512}, None),
+    ({f"metadata[{'k' * 65}]": "v"}, f"metadata[{'k' * 65}]"),
+    ({"metadata[a]": "v" * 513}, "metadata[a]"),
+    ({f"metadata[{number}]": "v" for number in range(16)}, None),
+    ({f"metadata[{number}]": "v" for number in range(17)}, "metadata"),
+    ({"metadata": "null", "metadata[a]": "b"}, "metadata"),
+]
+
+
+@pytest.mark.parametrize(("query", "param"), FILTERS)
+def test_which_labels_select_jobs(
+    shared_client: httpx.Client, query: dict[str, str], param: str | None
+) -> None:
+    answer = shared_client.get("/v1/fine_tuning/jobs", params=query)
+    if param is None:
+        assert answer.json()["data"] == []
+    else:
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
 def test_the_life_of_a_job(client: openai.OpenAI, file: str) -> None:
@@ -250,7 +276,7 @@ def test_statuses(client: openai.OpenAI, server: Server) -> None:
 def test_a_failure_says_what_to_do(client: openai.OpenAI, server: Server) -> None:
     failure = {
         "code": "unreadable_row",
-        "message": "Line 3 is no JSON",
+        "message": "Line 3 is not JSON",
         "retryable": False,
         "action": "Fix the rows.",
     }
@@ -258,7 +284,7 @@ def test_a_failure_says_what_to_do(client: openai.OpenAI, server: Server) -> Non
     job = strict(client.fine_tuning.jobs.retrieve(job_id), FineTuningJob)
     assert job["error"] == {
         "code": "unreadable_row",
-        "message": "Line 3 is no JSON. Fix the rows.",
+        "message": "Line 3 is not JSON. Fix the rows.",
         "param": "training_file",
     }
     assert job["finished_at"] == int(START.timestamp())

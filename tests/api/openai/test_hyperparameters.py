@@ -47,7 +47,16 @@ def test_examples_are_lines(tmp_path: Path, content: bytes, count: int | None) -
 def test_the_rest_of_a_large_file_is_estimated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(examples, "MOST_READ", 1024**2)
+    monkeypatch.setattr(examples, "MOST_READ", 2 * 1024**2)
     path = tmp_path / "rows"
     path.write_bytes(b"x" * 99 + b"\n" * 1 + (b"x" * 99 + b"\n") * 39_999)
     assert examples.count_lines(path) == pytest.approx(40_000, rel=0.001)
+
+
+def test_what_a_spec_leaves_out_is_reported_as_its_default() -> None:
+    training = {"per_device_train_batch_size": 2, "learning_rate": 1e-5}
+    assert hyperparameters.reported({"task": {"type": "chat"}, "training": training}) == {
+        "n_epochs": 3,
+        "batch_size": 2,
+        "learning_rate_multiplier": 0.5,
+    }

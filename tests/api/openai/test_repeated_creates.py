@@ -18,14 +18,14 @@ import openai
 import pytest
 from sqlalchemy import update
 
-from service.api import submission
+from service.api.jobs import submission
 from service.api.openai import fine_tuning_jobs
-from service.store import create_calls
-from service.store.create_calls import Attempt
-from service.store.models import CreateCallRow
+from service.store.jobs import create_calls
+from service.store.jobs.create_calls import Attempt
+from service.store.tables.jobs import CreateCallRow
 from tests.api.conftest import Server, running
-from tests.support import services
-from tests.support.databases import on_both
+from tests.support.servers import services
+from tests.support.store.databases import on_both
 
 CREATE = "POST /v1/fine_tuning/jobs"
 BODY: dict[str, Any] = {
@@ -208,6 +208,7 @@ def variables(server: Server) -> dict[str, str]:
     }
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.heavy
 def test_a_service_killed_before_its_answer_makes_one_job(
     server: Server, variables: dict[str, str], tmp_path: Path

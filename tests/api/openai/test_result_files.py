@@ -8,11 +8,11 @@ import pytest
 from service.api.openai import result_files
 from service.errors import UploadNotFoundError
 from service.store.database import Database, db_now
-from service.store.models import MetricRow
 from service.store.scope import Scope
+from service.store.tables.jobs import MetricRow
 from tests.api.conftest import Server
 from tests.support.factories import make_job
-from tests.support.job_rows import put
+from tests.support.store.job_rows import put
 
 CSV = (
     b"step,train_loss,train_accuracy,valid_loss,valid_mean_token_accuracy\n"

@@ -9,16 +9,18 @@ import openai
 import pytest
 from sqlalchemy import func, select, update
 
-from service import locked_folder
-from service.api.middleware import MOST_BODY_BYTES
-from service.durable_files import sync_folder
+from service.api.http.middleware import MOST_BODY_BYTES
 from service.jobs.retention import Retention
-from service.store import quotas, uploads
 from service.store.database import Database, db_now
-from service.store.models import FileRow, ProjectRow, RemovalRow, UploadPartRow, UploadRow
-from service.store.owner_models import DEFAULT_PROJECT
+from service.store.files import uploads
+from service.store.projects import quotas
+from service.store.tables.files import FileRow, RemovalRow
+from service.store.tables.projects import DEFAULT_PROJECT, ProjectRow
+from service.store.tables.uploads import UploadPartRow, UploadRow
+from service.system import locked_folder
+from service.system.durable_files import sync_folder
 from tests.api.conftest import Server
-from tests.support.databases import on_both
+from tests.support.store.databases import on_both
 
 
 def announce(server: Server, **changes: Any) -> httpx.Response:
@@ -204,7 +206,7 @@ class TestComplete:
         upload_id = begin(server, 6)
         ids = [part(server, upload_id, data) for data in (b"ab", b"cd", b"ef")]
         monkeypatch.setattr("service.api.openai.assembly.sync_folder", fail)
-        monkeypatch.setattr("service.api.upload.sync_folder", fail)
+        monkeypatch.setattr("service.api.files.upload.sync_folder", fail)
         assert complete(server, upload_id, *ids).status_code == 500
         file = complete(server, upload_id, *ids).json()["file"]
         assert server.client.get(f"/v1/files/{file['id']}/content").content == b"abcdef"

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.exit_codes import UsageError
 from service.cli.stack.addresses import check_address, is_loopback, local_url
+from service.cli.terminal.exit_codes import UsageError
 from tests.cli.conftest import Cli
 
 

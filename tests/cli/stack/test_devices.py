@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from service import own_packages
-from service.cli import up
-from service.cli.exit_codes import UsageError
+from service.cli.servers import up
 from service.cli.stack import orphans
 from service.cli.stack.devices import visible_gpus
+from service.cli.terminal.exit_codes import UsageError
 from service.settings import Settings
 from service.store.database import Database
+from service.system import own_packages
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 _TWO_GPUS = """
 import runpy
 import pytest
-from tests.fakes.nvml import Gpu, Nvml
+from tests.support.gpus.nvml import Gpu, Nvml
 Nvml([Gpu("GPU-a").cut(Gpu("MIG-a")), Gpu("GPU-b")]).install(pytest.MonkeyPatch())
 runpy.run_module("worker.devices.gpus", run_name="__main__")
 """
@@ -38,6 +38,7 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TestVisibleGpus:
+    @pytest.mark.usefixtures("processes")
     @pytest.mark.parametrize(
         ("visible", "gpus"),
         [
@@ -52,9 +53,11 @@ class TestVisibleGpus:
     ) -> None:
         assert visible_gpus(visible) == gpus
 
+    @pytest.mark.usefixtures("processes")
     def test_what_this_machine_has(self) -> None:
         assert visible_gpus({"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1"}) == []
 
+    @pytest.mark.usefixtures("processes")
     def test_packages_that_are_missing(self, tmp_path: Path) -> None:
         (tmp_path / "pynvml.py").write_text("raise ImportError('not installed')")
         with pytest.raises(UsageError, match=r"cannot be listed: ImportError: not installed"):

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.exit_codes import UsageError
 from service.cli.stack import lock
 from service.cli.stack.lock import StackAddress
+from service.cli.terminal.exit_codes import UsageError
 
 
 def address_of(home: Path, pid: int | None = None) -> StackAddress:
@@ -34,6 +34,7 @@ class TestHold:
                 assert (tmp_path / "up.lock").exists()
             assert list(tmp_path.iterdir()) == []
 
+    @pytest.mark.usefixtures("processes")
     def test_a_killed_holder_releases_it(self, tmp_path: Path) -> None:
         code = (
             "import os, signal, sys; from pathlib import Path; from service.cli.stack import lock\n"
@@ -53,6 +54,7 @@ class TestReadAddress:
         lock.remove_address(tmp_path)
         assert lock.read_address(tmp_path) is None
 
+    @pytest.mark.usefixtures("processes")
     def test_a_stack_whose_process_has_ended_is_none(self, tmp_path: Path) -> None:
         process = subprocess.Popen([sys.executable, "-c", ""])
         process.wait()

@@ -14,7 +14,7 @@ from service.cli.stack.linux import StopEvent
 from service.cli.stack.orphans import Mark
 from service.cli.stack.processes import Part, PartFailedError, ProcessManager
 from tests.support import unprivileged
-from tests.support.services import wait_until
+from tests.support.servers.services import wait_until
 
 SLEEP = "import time; time.sleep(600)"
 Sleeper = Callable[[Mark], subprocess.Popen[bytes]]
@@ -69,7 +69,7 @@ class Watched:
 
 
 @pytest.fixture
-def watched() -> Watched:
+def watched(processes: None) -> Watched:
     return Watched()
 
 
@@ -102,7 +102,7 @@ class TestStart:
 
 
 class TestRestart:
-    def test_a_part_that_was_killed_comes_back_and_it_is_said(
+    def test_a_part_that_was_killed_comes_back_with_a_message(
         self, watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(processes, "FIRST_BACKOFF_SECONDS", 0.2)
@@ -184,18 +184,18 @@ class TestStop:
         watched.manager.start([part])
         watched.manager.stop()
         assert watched.messages[-1] == "a killed after 0.3 s"
-        wait_until(lambda: _gone(int(child.read_text())), 5, "the end of the child")
+        wait_until(lambda: _has_ended(int(child.read_text())), 5, "the end of the child")
 
 
-def _gone(pid: int) -> bool:
+def _has_ended(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
 
 
-# A stack of two sleepers, each of which has a child, `b` one in a session of its own, as a worker's
-# stage has. Writes its manager's process id to argv[1]/up when it runs.
+# A stack of two sleepers, each with a child; the child of `b` has a session of its own, as a
+# worker's stage has. Writes its manager's process id to argv[1]/up when it runs.
 GUARDED = """
 import os, subprocess, sys, time
 from pathlib import Path
@@ -253,23 +253,26 @@ class Guarded:
         (self.watch,) = (one.pid for one in me.children() if one.pid != self.manager)
         self.parts = [one.pid for one in psutil.Process(self.manager).children()]
 
-    def wait_gone(self) -> int:
+    def wait_for_family(self) -> int:
         status = self.process.wait(20)
-        wait_until(lambda: all(_gone(member.pid) for member in self.family), 20, "the last end")
+        wait_until(
+            lambda: all(_has_ended(member.pid) for member in self.family), 20, "the last end"
+        )
         return status
 
 
+@pytest.mark.usefixtures("processes")
 class TestRunGuarded:
     def test_sigterm_stops_all_and_the_status_is_0(self, tmp_path: Path) -> None:
         stack = Guarded(tmp_path, detached=True)
         assert len(stack.family) == 6  # the last watch, the manager, two parts, a child of each
         stack.process.terminate()
-        assert stack.wait_gone() == 0
+        assert stack.wait_for_family() == 0
 
     def test_ctrl_c_stops_all_and_the_status_is_0(self, tmp_path: Path) -> None:
         stack = Guarded(tmp_path, detached=False)
         stack.process.send_signal(signal.SIGINT)
-        assert stack.wait_gone() == 0
+        assert stack.wait_for_family() == 0
 
     @pytest.mark.parametrize(("order", "status"), ORDERS)
     def test_nothing_is_left_whoever_is_killed(
@@ -283,7 +286,7 @@ class TestRunGuarded:
                 os.kill(pid, signal.SIGKILL)
         if order == "parts":
             stack.process.terminate()
-        ended = stack.wait_gone()
+        ended = stack.wait_for_family()
         assert status in (None, ended)
 
     def test_the_last_watch_is_started_again(self, tmp_path: Path) -> None:
@@ -298,8 +301,8 @@ class TestRunGuarded:
         (new,) = watch()
         for pid in (stack.process.pid, stack.manager):
             os.kill(pid, signal.SIGKILL)
-        stack.wait_gone()
-        wait_until(lambda: _gone(new), 10, "its end")
+        stack.wait_for_family()
+        wait_until(lambda: _has_ended(new), 10, "its end")
 
     def test_the_childs_status_is_passed_on(self) -> None:
         code = "import sys; from service.cli.stack.linux import run_guarded\n"
@@ -309,7 +312,7 @@ class TestRunGuarded:
 
 class TestMark:
     @pytest.fixture
-    def sleeper(self) -> Iterator[Sleeper]:
+    def sleeper(self, processes: None) -> Iterator[Sleeper]:
         started = []
 
         def start(mark: Mark) -> subprocess.Popen[bytes]:
@@ -330,9 +333,11 @@ class TestMark:
         assert own.wait(5) == -signal.SIGKILL
         assert spared.poll() is None
 
+    @pytest.mark.usefixtures("processes")
     def test_of_a_process_whose_environment_is_closed(self, tmp_path: Path) -> None:
         """Without privileges its environment cannot be read."""
-        closed = f"from service import prctl; prctl.forbid_inspection(); print(flush=True); {SLEEP}"
+        refuse = "from service.system import prctl; prctl.forbid_inspection()"
+        closed = f"{refuse}; print(flush=True); {SLEEP}"
         program = (
             "import subprocess, sys, time\n"
             "from pathlib import Path\n"

@@ -196,8 +196,8 @@ def check_failure(client: openai.OpenAI, model: str) -> str:
     assert (failed.status, failed.error.param) == ("failed", "training_file")
     assert "line 13" in failed.error.message
     assert "unrecognized_role" in failed.error.message
-    said = [event.message for event in client.fine_tuning.jobs.list_events(job.id)]
-    assert any("line 13" in message for message in said)
+    messages = [event.message for event in client.fine_tuning.jobs.list_events(job.id)]
+    assert any("line 13" in message for message in messages)
     return job.id
 
 

@@ -51,7 +51,7 @@ class Events:
 
 @contextmanager
 def received_events() -> Iterator[Events]:
-    """A receiver on the loopback, which is told of the jobs that end in the project meanwhile."""
+    """A receiver on the loopback, for events of jobs that end in the project meanwhile."""
     events = Events()
 
     class Handler(BaseHTTPRequestHandler):

@@ -6,9 +6,9 @@ from service.contract.states import JobState
 from service.settings import Settings
 from service.store.database import Database
 from tests.supervision.support import children, run
-from tests.support import services
 from tests.support.factories import make_job
-from tests.support.job_rows import failure_of as failure_of_job
+from tests.support.servers import services
+from tests.support.store.job_rows import failure_of as failure_of_job
 
 
 def failure_of(

@@ -10,10 +10,14 @@ from service.settings import Settings
 from service.store.database import Database
 from tests.supervision.limits.bombs import failure_of
 from tests.supervision.support import run
-from tests.support.databases import on_sqlite
 from tests.support.factories import make_job
+from tests.support.store.databases import on_sqlite
 
-pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="Linux only"), pytest.mark.long]
+pytestmark = [
+    pytest.mark.usefixtures("processes"),
+    pytest.mark.skipif(sys.platform != "linux", reason="Linux only"),
+    pytest.mark.long,
+]
 
 MIB = 1024**2
 
@@ -40,7 +44,9 @@ class TestBombs:
         limited = settings.model_copy(update={"stage_memory_bytes": 400 * MIB})
         assert run(database, limited, job_id) is JobState.QUEUED
 
-    @pytest.mark.parametrize("bomb", ["processes", "processes_of_own_sessions"])
+    @pytest.mark.parametrize(
+        "bomb", [pytest.param("processes", marks=pytest.mark.heavy), "processes_of_own_sessions"]
+    )
     def test_processes(self, database: Database, settings: Settings, bomb: str) -> None:
         # A bomb may take the processor from the heartbeat for a moment.
         failure = failure_of(database, settings, bomb, stage_processes=100, kill_seconds=30)

@@ -27,7 +27,7 @@ class TestFind:
         with pytest.raises(NoGroupsError, match="no worker has made control groups possible"):
             delegated_group.find(fake.system)
 
-    def test_the_group_above_an_ordinary_one_is_somebody_elses(self, fake: FakeSystem) -> None:
+    def test_the_group_above_an_ordinary_one_belongs_to_another(self, fake: FakeSystem) -> None:
         fake.group("slice", enabled="memory pids")
         fake.place(fake.group("slice/session", processes=[os.getpid()]))
         with pytest.raises(NoGroupsError, match="has not left"):

@@ -13,8 +13,8 @@ import pytest
 
 from service.contract.failures import Failure, FailureCode
 from tests.processes.support import STUB, command, environment, finish, is_forked
-from tests.stubs import request as stub_request
-from tests.support import services
+from tests.support.servers import services
+from tests.support.stages import request as stub_request
 from worker.processes import control_group, linux
 from worker.processes.child import Child
 from worker.processes.fork_client import ForkClient
@@ -79,6 +79,7 @@ class TestStageGroup:
             "The stage had 101 processes and threads; FINETUNE_STAGE_PROCESSES allows 100"
         )
 
+    @pytest.mark.usefixtures("processes")
     def test_before_linux_5_14_each_process_is_killed(self, folder: Path) -> None:
         with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
             (folder / "stage/cgroup.procs").write_text(f"{child.pid}\n")
@@ -100,18 +101,21 @@ class TestSweep:
 
 
 class TestJoining:
+    @pytest.mark.usefixtures("processes")
     def test_a_command_joins_before_it_runs(self, tmp_path: Path) -> None:
         words = control_group.joining([sys.executable, "-c", "print('it runs')"], tmp_path)
         done = subprocess.run(words, capture_output=True, text=True, check=True)
         assert done.stdout == "it runs\n"
         assert (tmp_path / "cgroup.procs").read_text() == "0\n"
 
+    @pytest.mark.usefixtures("processes")
     def test_what_cannot_join_does_not_run(self, tmp_path: Path) -> None:
-        words = control_group.joining([sys.executable, "-c", "print('runs')"], tmp_path / "gone")
+        words = control_group.joining([sys.executable, "-c", "print('runs')"], tmp_path / "missing")
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         assert done.returncode != 0
         assert done.stdout == ""
 
+    @pytest.mark.usefixtures("processes")
     def test_a_forked_stage_is_put_into_it(self, tmp_path: Path) -> None:
         forks = ForkClient(environment(), modules=(STUB,), imports=(STUB,))
         words = command(stub_request.write(tmp_path, "finish"))
@@ -147,7 +151,7 @@ class TestWatch:
     SMALL = StageLimits(MIB, 100, 10**15, 10**15, 0, 0)
 
     @pytest.fixture
-    def child(self) -> Iterator[subprocess.Popen[bytes]]:
+    def child(self, processes: None) -> Iterator[subprocess.Popen[bytes]]:
         block = "block = b'x' * 20_000_000; print(flush=True); input()"
         words = [sys.executable, "-c", block]
         with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
@@ -163,7 +167,7 @@ class TestWatch:
     def test_what_the_group_has_found_ends_the_stage(
         self, child: subprocess.Popen[bytes], tmp_path: Path
     ) -> None:
-        group = FakeGroup(Failure.of(FailureCode.PROCESS_LIMIT, "too many"))
+        group = FakeGroup(Failure.from_code(FailureCode.PROCESS_LIMIT, "too many"))
         with self.watch(child, tmp_path, group) as watch:
             assert child.wait(10) == -9
         assert watch.breach == group.found
@@ -177,7 +181,7 @@ class TestWatch:
         with watch:
             watch._stop.set()  # it does not look any more
             watch._thread.join()
-            group.found = Failure.of(FailureCode.OUT_OF_MEMORY, "the kernel was faster")
+            group.found = Failure.from_code(FailureCode.OUT_OF_MEMORY, "the kernel was faster")
         assert watch.breach == group.found
 
     def test_memory_is_the_groups_matter(
@@ -200,7 +204,8 @@ class TestWatch:
         assert watch.breach.details["used_bytes"] >= 20_000_000
 
 
-def test_mapped_pages_of_files_are_no_use_of_memory(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("processes")
+def test_mapped_pages_of_files_do_not_count_as_memory(tmp_path: Path) -> None:
     """They were: a stage that mapped a dataset larger than its limit was ended."""
     file = tmp_path / "data"
     file.write_bytes(b"x" * (64 * MIB))

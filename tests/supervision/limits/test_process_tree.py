@@ -18,6 +18,7 @@ input()
 """
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("adopts", [True, False])
 def test_a_push_leaves_alone_what_was_adopted_from_its_training(*, adopts: bool) -> None:
     """Both are watched by one process, which adopts the orphans of both."""

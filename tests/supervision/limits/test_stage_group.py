@@ -14,12 +14,12 @@ from service.contract.states import JobState
 from service.settings import Settings
 from service.store.database import Database
 from tests.processes.support import STUB, command, environment
-from tests.stubs import request as stub_request
 from tests.supervision.limits.bombs import failure_of
 from tests.supervision.support import run
-from tests.support import services
-from tests.support.databases import on_sqlite
 from tests.support.factories import make_job
+from tests.support.servers import services
+from tests.support.stages import request as stub_request
+from tests.support.store.databases import on_sqlite
 from worker.processes import control_group, spawn
 from worker.processes.child import Child
 from worker.processes.fork_client import ForkClient
@@ -29,6 +29,8 @@ from worker.sandbox.view import Layer, View
 from worker.supervision.limits import delegated_group, stage_group
 from worker.supervision.limits.delegated_group import NoGroupsError
 from worker.supervision.limits.stage_limits import StageLimits
+
+pytestmark = pytest.mark.usefixtures("processes")
 
 MIB = 1024**2
 LIMIT = 400 * MIB

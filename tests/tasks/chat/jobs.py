@@ -4,10 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from service.contract.events import Notice
+from service.contract.stage.events import Notice
 from tests.support.models import save_tiny_llama
 from tests.tasks.stages import StagedJob, job_of
-from tests.training.support import PLAIN
+from tests.training.support.jobs import PLAIN
 
 Row = dict[str, Any]
 Make = Callable[..., StagedJob]
@@ -45,5 +45,5 @@ def chat_job(
 
 
 def notices(job: StagedJob) -> list[str]:
-    """What the preparation of the job said."""
+    """The notices of the job's preparation."""
     return [each.message for each in job.notices if isinstance(each, Notice)]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from service.contract.chat import ChatSpec
+from service.contract.tasks.chat import ChatSpec
 from worker.tasks.chat.conversation import Conversation
 from worker.tasks.chat.rendering import Rendered
 from worker.tasks.chat.rows import RowCleaner, load

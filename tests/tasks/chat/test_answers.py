@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import transformers
 
-from service.contract.chat import ChatSpec
 from service.contract.failures import FailureCode, StageError
+from service.contract.tasks.chat import ChatSpec
 from tests.support.models import save_tiny_llama
 from tests.tasks.chat.jobs import ROWS, Row, chat_job, notices, talk
-from tests.training.support import fails_with
+from tests.training.support.jobs import fails_with
 from worker.tasks.chat import answers
 
 END, END_OF_TURN = 0, 2
@@ -71,9 +71,9 @@ class TestEvaluation:
         )
         result, _ = job.train()
         assert result.metrics["eval_exact_match"] == pytest.approx(2 / 3)
-        told = [each for each in notices(job) if "exact_match" in each]
-        assert "1 of 4 rows of the validation split do not count" in told[0]
-        assert "(rows 4)" in told[0]
+        messages = [each for each in notices(job) if "exact_match" in each]
+        assert "1 of 4 rows of the validation split do not count" in messages[0]
+        assert "(rows 4)" in messages[0]
         found = job.predictions()
         results = [("7", "7"), ("7", "8"), ("7", "7")]
         assert [(row["result"], row["expected"]) for row in found[:3]] == results
@@ -110,9 +110,9 @@ class TestEvaluation:
         generate = {**GENERATE, "max_new_tokens": 92}
         job = chat_job(tmp_path / "job", splits={"validation": ROWS[:4]}, generate=generate)
         result, _ = job.train()
-        (told,) = [each for each in notices(job) if "get no answer" in each]
-        assert "1 of 4 rows of the validation split get no answer" in told
-        assert "have room for 36 tokens (rows 4)" in told
+        (message,) = [each for each in notices(job) if "get no answer" in each]
+        assert "1 of 4 rows of the validation split get no answer" in message
+        assert "have room for 36 tokens (rows 4)" in message
         assert [sample["row"] for sample in result.samples] == [1, 2]
 
     def test_no_row_that_can_be_scored(self, tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ import pytest
 import torch
 import transformers
 
-from service.contract.chat import ChatSpec
-from service.contract.events import Notice
 from service.contract.failures import FailureCode
+from service.contract.stage.events import Notice
+from service.contract.tasks.chat import ChatSpec
 from tests.support.models import CHATML, save_tiny_llama
 from tests.tasks.chat.jobs import ROWS, Row, chat_job, notices, talk
 from tests.tasks.stages import StagedJob
-from tests.training.support import Killed, Recorder, at_checkpoint, fails_with
+from tests.training.support.jobs import Killed, Recorder, at_checkpoint, fails_with
 from worker.tasks.chat import templates
 from worker.tasks.chat.chat import Chat
 
@@ -63,8 +63,8 @@ class TestFeatures:
         assert over
         assert [each["input_ids"] for each in features(job)] == [row[:46] for row in whole]
         assert (counts["truncated_rows"], counts["dropped_tokens"]) == (len(over), sum(over))
-        (told,) = [each for each in notices(job) if each.startswith("train split")]
-        assert f"`task.max_length` 46: {len(over)} rows longer than that are cut" in told
+        (message,) = [each for each in notices(job) if each.startswith("train split")]
+        assert f"`task.max_length` 46: {len(over)} rows longer than that are cut" in message
 
     def test_the_length_is_chosen_from_the_training_rows(self, tmp_path: Path) -> None:
         long = talk("the report of the board", "was read " * 40)
@@ -80,10 +80,10 @@ class TestFeatures:
         long = talk("the report of the water board " * 8, "was read")
         job = chat_job(tmp_path / "job", splits={"validation": [ROWS[0], long]}, max_length=None)
         job.prepare()
-        told = [each for each in notices(job) if "train no token" in each]
-        assert told
-        assert "1 of 2 rows of the validation split" in told[0]
-        assert "(rows 2)" in told[0]
+        messages = [each for each in notices(job) if "train no token" in each]
+        assert messages
+        assert "1 of 2 rows of the validation split" in messages[0]
+        assert "(rows 2)" in messages[0]
         result, _ = job.train()
         assert math.isfinite(result.metrics["eval_loss"])
 
@@ -91,6 +91,30 @@ class TestFeatures:
         long = talk("the report of the water board " * 8, "was read")
         with fails_with(FailureCode.UNREADABLE_ROW, r"line 2: the row trains no token within"):
             chat_job(tmp_path / "job", [ROWS[0], long], max_length=32).prepare()
+
+    @pytest.mark.parametrize("train_on", ["assistant", "last", "all"])
+    def test_turns_that_are_trained_without_their_thinking_are_counted(
+        self, tmp_path: Path, train_on: str
+    ) -> None:
+        """qwen3 shows it after the last question only."""
+        first = {"role": "assistant", "content": "4", "reasoning_content": "Two and two."}
+        inline = {"role": "assistant", "content": "<think>\nOf three.\n</think>\n\n6"}
+        last = {"role": "assistant", "content": "8", "reasoning_content": "Four."}
+        untrained = first | {"weight": 0}
+        plain = {"role": "assistant", "content": "5"}
+        ask = {"role": "user", "content": "And then?"}
+        talks: list[list[dict[str, Any]]] = [
+            [ask, first, ask, inline, ask, last],
+            [ask, inline],
+            [ask, untrained, ask, plain],
+        ]
+        rows: list[Row] = [{"messages": turns} for turns in talks]
+        job = chat_job(tmp_path / "job", rows, chat_template="qwen3", train_on=train_on)
+        job.prepare()
+        data = [each.data for each in job.notices if isinstance(each, Notice)]
+        found = [each for each in data if "turns_without_thinking" in each]
+        lost = {"split": "train", "turns_without_thinking": 2, "rows": 1}
+        assert found == ([] if train_on == "last" else [lost])
 
     def test_of_a_tokenizer_whose_template_was_edited(self, tmp_path: Path) -> None:
         """They are not those that an earlier job prepared."""
@@ -145,7 +169,7 @@ class TestPacking:
 
 class TestJob:
     def pairs(self) -> list[Row]:
-        """Rows of two lengths by turns, of which two always fill an example."""
+        """Rows of two lengths by turns; two of them always fill an example."""
         made = []
         for number in range(20):
             made.append(talk(f"the report {number % 10} of the board", "was read by all"))
@@ -167,14 +191,14 @@ class TestJob:
         assert losses[0][5] < losses[0][1]
 
     @pytest.mark.parametrize("free", [True, False])
-    def test_where_packing_saves_nothing_it_is_said(self, tmp_path: Path, free: bool) -> None:
+    def test_reports_that_packing_saves_nothing(self, tmp_path: Path, free: bool) -> None:
         options = {"max_steps": 1, "padding_free": free}
         _, recorder = chat_job(tmp_path / "job", training=options, packing="bfd").train()
-        told = [each.message for each in recorder.of(Notice) if "padding_free" in each.data]
+        messages = [each.message for each in recorder.of(Notice) if "padding_free" in each.data]
         expected = (
             "Batches are computed without padding" if free else "`task.packing` saves neither"
         )
-        assert [message.startswith(expected) for message in told] == [True]
+        assert [message.startswith(expected) for message in messages] == [True]
 
     def test_scores_of_each_row(self, tmp_path: Path) -> None:
         job = chat_job(tmp_path / "job", splits={"test": ROWS[:6]})

@@ -33,10 +33,10 @@ class TestWhereRowsTrain:
         assert first_trained(ListColumns(parts, ["trained"])).tolist() == [4, 2, 0, 0, 3]
 
     def test_what_is_cut(self) -> None:
-        assert Cut.of(columns(*ROWS), 3) == Cut(rows=1, tokens=2, trained=2)
-        assert Cut.of(columns(*ROWS), 5) == Cut(rows=0, tokens=0, trained=0)
+        assert Cut.from_lengths(columns(*ROWS), 3) == Cut(rows=1, tokens=2, trained=2)
+        assert Cut.from_lengths(columns(*ROWS), 5) == Cut(rows=0, tokens=0, trained=0)
         assert str(Cut(2, 2000, 30)) == (
-            "2 rows longer than that are cut at the end, 2,000 tokens in all, of which 30 would "
+            "2 rows longer than that are cut at the end, 2,000 tokens in all; 30 of these would "
             "have been trained"
         )
 

@@ -9,10 +9,11 @@ import pytest
 import torch
 import transformers
 
-from service.contract.chat import ChatSpec
+from service.contract.tasks.chat import ChatSpec
 from worker.tasks.base import PreparedSplit
 from worker.tasks.chat.objective import ChatObjective
-from worker.training.kernels import chunked_cross_entropy, padding_free
+from worker.training.kernels import padding_free
+from worker.training.loss import chunked_cross_entropy
 from worker.training.objective import Batch
 
 Feature = Mapping[str, Any]
@@ -137,7 +138,7 @@ def test_whole_logits_give_the_same() -> None:
 
 @pytest.mark.parametrize("free", [True, False], ids=["padding-free", "padded"])
 def test_no_conversation_sees_another(free: bool) -> None:
-    """What the first one is taught is the same, whatever the second says; within a conversation
+    """What the first one is taught is the same, whatever is in the second; within a conversation
     the same change is seen."""
     objective, model = made("llama", free=free)
     rows = conversations()

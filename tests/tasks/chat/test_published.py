@@ -8,7 +8,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from service.contract.peft import BASE_CONFIG_FOLDER
+from service.contract.spec.peft import BASE_CONFIG_FOLDER
 from tests.support.models import save_tiny_llama
 from tests.tasks.stages import StagedJob, job_of
 from worker.tasks.chat import templates
@@ -21,8 +21,8 @@ OUTPUT: Final = "attempts/2/output"
 
 
 def talk(question: str, answer: str | None = None) -> list[dict[str, str]]:
-    said = [{"role": "user", "content": question}]
-    return said if answer is None else [*said, {"role": "assistant", "content": answer}]
+    prompt = [{"role": "user", "content": question}]
+    return prompt if answer is None else [*prompt, {"role": "assistant", "content": answer}]
 
 
 def trained(

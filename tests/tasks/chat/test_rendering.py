@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from service.contract.chat import ChatSpec
 from service.contract.failures import StageError
+from service.contract.tasks.chat import ChatSpec
 from tests.tasks.chat.support import conversation, trained_texts, turn
 from worker.data.table import RowError
 from worker.tasks.chat import templates

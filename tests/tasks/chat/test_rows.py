@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from service.contract.chat import ChatSpec
+from service.contract.tasks.chat import ChatSpec
 from tests.tasks.chat.support import turn
 from worker.data.table import RowError
 from worker.tasks.chat.rows import RowCleaner, load

@@ -1,15 +1,15 @@
-"""Templates that loop, or write far more than the row has: they may be anybody's."""
+"""Templates that loop, or write far more than the row has: templates are untrusted."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from service.contract.chat import ChatSpec
 from service.contract.failures import FailureCode, StageError
+from service.contract.tasks.chat import ChatSpec
 from tests.tasks.chat.jobs import ROWS, chat_job, talk
 from tests.tasks.chat.support import conversation, turn
-from tests.training.support import fails_with
+from tests.training.support.jobs import fails_with
 from worker.data.table import JobEndingRowError, RowError
 from worker.tasks.chat import jinja, templates
 from worker.tasks.chat.rendering import Renderer
@@ -20,7 +20,7 @@ ENDLESS = "{% for a in range(100000) %}{% for b in range(100000) %}BODY{% endfor
 
 
 def looping(body: str) -> str:
-    """A template that loops for a row whose first turn says so."""
+    """A template that loops for a row whose first turn asks for it."""
     condition = "{% if messages[0].content.startswith('loop') %}"
     return f"{condition}{ENDLESS.replace('BODY', body)}{{% endif %}}{templates.read('zephyr')}"
 
@@ -62,7 +62,9 @@ class TestTime:
             renderer.render(conversation(*TALK))
         assert renderer.render(conversation(*OTHERS)).input_ids
 
-    def test_of_a_template_that_never_ends_is_said_before_the_rows(self, tokenizer: Any) -> None:
+    def test_of_a_template_that_never_ends_is_reported_before_the_rows(
+        self, tokenizer: Any
+    ) -> None:
         with fails_with(FailureCode.INVALID_OPTION, r"`task.chat_template` takes more than"):
             Renderer(tokenizer, ChatSpec(chat_template=ENDLESS.replace("BODY", "")))
 

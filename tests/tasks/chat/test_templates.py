@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from service.contract.chat import ChatSpec
+from service.contract.tasks.chat import ChatSpec
 from tests.tasks.chat.support import conversation, turn
 from worker.data.table import RowError
 from worker.tasks.chat import templates

@@ -8,7 +8,7 @@ import torch
 import transformers
 from torch.nn import functional
 
-from service.contract.events import Notice
+from service.contract.stage.events import Notice
 from tests.support.models import save_tiny_llama
 from tests.tasks.chat.jobs import chat_job, talk
 

@@ -4,16 +4,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from service.contract.stages import TrainResult
+from service.contract.stage.stages import TrainResult
 from tests.support.models import save_tiny_bert
 from tests.tasks.stages import StagedJob, job_of
-from tests.training.support import PLAIN, scores
+from tests.training.support.jobs import PLAIN, scores
 
 MakeJob = Callable[..., StagedJob]
 
 
-def maker(home: Path, kind: str) -> MakeJob:
-    """Makes jobs of `rows` of each split, or a file; the rest is the training section."""
+def maker(home: Path, kind: str, **base: Any) -> MakeJob:
+    """Makes jobs of `rows` of each split, or a file; the rest is the training section. `base`:
+    options of the model."""
 
     def make(
         rows: dict[str, Any],
@@ -22,7 +23,7 @@ def maker(home: Path, kind: str) -> MakeJob:
         dropout: float = 0.1,
         **training: Any,
     ) -> StagedJob:
-        model = model or save_tiny_bert(home / "model", dropout=dropout)
+        model = model or save_tiny_bert(home / "model", dropout=dropout, **base)
         given = {name: part if isinstance(part, list) else str(part) for name, part in rows.items()}
         options = PLAIN | {"logging_steps": 1, "max_steps": 2, "save_strategy": "no"}
         return job_of(home, {"type": kind, **(task or {})}, model, given, options | training)

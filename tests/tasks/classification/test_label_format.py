@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from service.contract.failures import FailureCode, StageError
-from service.contract.parameters import TextClassificationSpec
-from tests.training.support import fails_with
+from service.contract.tasks.parameters import TextClassificationSpec
+from tests.training.support.jobs import fails_with
 from worker.data.inferences import Inferences
 from worker.data.table import RowError
 from worker.tasks.classification import label_format
@@ -16,19 +16,19 @@ from worker.tasks.classification.text_rows import RowCleaner
 
 def decided(labels: list[Any], **parameters: Any) -> tuple[Any, Any]:
     """The format that the cleaner is given, and the one that is reported."""
-    survey = label_format.survey(TextClassificationSpec(**parameters))
-    assert survey is not None
+    detector = label_format.detector(TextClassificationSpec(**parameters))
+    assert detector is not None
     for label in labels:
-        survey({"text": "t", "label": label})
-        if survey.is_done:
+        detector({"text": "t", "label": label})
+        if detector.is_done:
             break
     found = Inferences()
-    given = survey.decided(found).label_format
+    given = detector.decided(found).label_format
     reported = found.as_json().get("task.label_format")
     return given, reported and reported["value"]
 
 
-class TestSurvey:
+class TestDetector:
     @pytest.mark.parametrize(
         ("labels", "expected"),
         [
@@ -85,7 +85,7 @@ class TestSurvey:
         ],
     )
     def test_nothing_is_open(self, parameters: dict[str, Any]) -> None:
-        assert label_format.survey(TextClassificationSpec(**parameters)) is None
+        assert label_format.detector(TextClassificationSpec(**parameters)) is None
 
 
 def labels_of(label: Any, names: list[str] | None = None, **parameters: Any) -> list[str]:

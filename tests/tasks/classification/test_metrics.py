@@ -53,7 +53,7 @@ class TestMultiLabel:
     def test_equals_scikit_learn(self, seed: int) -> None:
         gold = draws(seed).integers(2, size=(30, 4))
         predicted = np.where(draws(seed + 9).random((30, 4)) < 0.7, gold, 1 - gold)
-        gold[:, 3] = predicted[:, 3] = 0  # a label that nobody has
+        gold[:, 3] = predicted[:, 3] = 0  # a label that no row has
         found = metrics.multi_label(gold, predicted)
         f1 = sklearn.metrics.f1_score
         micro = f1(gold, predicted, average="micro")

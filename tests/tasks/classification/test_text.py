@@ -11,13 +11,13 @@ import transformers
 from pydantic import ValidationError
 from safetensors.torch import load_file
 
-from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
-from service.contract.parameters import TextClassificationSpec
+from service.contract.stage.events import Notice
+from service.contract.tasks.parameters import TextClassificationSpec
 from tests.support.models import minilm_dir, save_tiny_bert, save_tiny_gpt2
 from tests.tasks.classification.jobs import MakeJob, evaluations, maker
 from tests.tasks.stages import StagedJob, assert_accumulates, write_rows
-from tests.training.support import fails_with
+from tests.training.support.jobs import fails_with
 from worker.tasks import registry
 from worker.tasks.base import load_splits
 
@@ -25,7 +25,7 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "classification"
 
 
 @pytest.fixture
-def make_job(tmp_path: Path) -> MakeJob:
+def make_job(tmp_path: Path, trainings: None) -> MakeJob:
     return maker(tmp_path / "home", "text-classification")
 
 
@@ -363,7 +363,7 @@ class TestFeatures:
         assert features[0]["token_type_ids"] == [0, 0, 0, 0, 0, 1, 1, 1]
         assert features["labels"][:] == [0, 1]
 
-    def test_long_texts_are_cut_and_the_user_is_told(self, make_job: MakeJob) -> None:
+    def test_long_texts_are_cut_and_the_cut_is_reported(self, make_job: MakeJob) -> None:
         long = [{"text": "word " * 300, "label": label} for label in "ab"]
         job = make_job({"train": [*long, {"text": "short", "label": "a"}]})
         features = job.splits["train"].features

@@ -6,8 +6,8 @@ import datasets
 import pytest
 
 from service.contract.failures import FailureCode
-from service.contract.parameters import TextClassificationSpec
-from tests.training.support import fails_with
+from service.contract.tasks.parameters import TextClassificationSpec
+from tests.training.support.jobs import fails_with
 from worker.data.table import RowError
 from worker.tasks.classification.text import TextClassification
 from worker.tasks.classification.text_rows import MULTI, REGRESSION, SINGLE, RowCleaner, Scheme
@@ -20,10 +20,10 @@ def cleaned(labels: list[Any], **parameters: Any) -> datasets.Dataset:
 
 
 def scheme(labels: list[Any], **parameters: Any) -> Scheme:
-    return Scheme.of(TextClassificationSpec(**parameters), cleaned(labels, **parameters))
+    return Scheme.from_examples(TextClassificationSpec(**parameters), cleaned(labels, **parameters))
 
 
-def test_a_label_that_is_no_float() -> None:
+def test_a_label_that_is_not_a_float() -> None:
     clean = RowCleaner("train", TextClassificationSpec())
     assert clean({"text": "a", "label": 10**400})["labels"] == ["1" + "0" * 400]
 
@@ -115,7 +115,7 @@ class TestTargets:
         [
             (["a", "b"], "c", "the label 'c' does not occur in the training rows"),
             ([["a"], ["b"]], "a", "the label is one label, but others are lists"),
-            (["a", "b"], ["a"], "the label is a list, but others are no lists"),
+            (["a", "b"], ["a"], "the label is a list, but others are not"),
             (["1.0", "0.0"], 2.5, "has a fraction, but .* set `task.problem_type: regression`"),
             ([0.5], "a", "the label is not a number, but the labels of the training rows are"),
         ],

@@ -13,14 +13,14 @@ import torch
 import transformers
 from seqeval.metrics import accuracy_score, classification_report
 
-from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
-from service.contract.parameters import TokenClassificationSpec
-from service.contract.spec import JobSpec
-from tests.support.models import minilm_dir, train_tokenizer
+from service.contract.spec.spec import JobSpec
+from service.contract.stage.events import Notice
+from service.contract.tasks.parameters import TokenClassificationSpec
+from tests.support.models import minilm_dir, tiny_bert_config, train_tokenizer
 from tests.tasks.classification.jobs import MakeJob, evaluations, maker
 from tests.tasks.stages import StagedJob, assert_accumulates
-from tests.training.support import fails_with
+from tests.training.support.jobs import fails_with
 from worker.data.table import RowError
 from worker.tasks.classification.token import TokenClassification, add_prefix_space, inside_of
 from worker.tasks.classification.token_rows import RowCleaner
@@ -35,8 +35,8 @@ ROWS = [
 
 
 @pytest.fixture
-def make_job(tmp_path: Path) -> MakeJob:
-    return maker(tmp_path / "home", "token-classification")
+def make_job(tmp_path: Path, trainings: None) -> MakeJob:
+    return maker(tmp_path / "home", "token-classification", tokens=30_522)
 
 
 def features(job: StagedJob, split: str = "train") -> Any:
@@ -65,13 +65,29 @@ class TestAlignment:
         assert row["labels"] == [-100, 4, 4, 0, 2, -100]
         assert row["firsts"] == [1, 2, 3]
 
-    def test_words_beyond_the_longest_are_left_out_and_told(self, make_job: MakeJob) -> None:
+    def test_words_beyond_the_longest_are_left_out_and_reported(self, make_job: MakeJob) -> None:
         job = make_job({"train": ROWS}, task={"max_seq_length": 5})
         rows = features(job)
         assert rows[0]["firsts"] == [1, 2, 3, -1, -1]
         assert rows[0]["labels"] == [-100, 1, 4, 4, -100]
         notice = next(n for n in job.notices if isinstance(n, Notice) and "beyond" in n.message)
         assert notice.data == {"split": "train", "words": 5, "max_seq_length": 5}
+
+    def test_words_without_a_token_are_counted_apart_from_those_that_are_cut(
+        self, make_job: MakeJob
+    ) -> None:
+        nothing = ["\ufe0f", "\u200b", "\u00ad", ""]
+        short = {"tokens": ["a", *nothing], "tags": ["O"] * 5}
+        long = {"tokens": ["a", *nothing, "b", "c", "d", "e"], "tags": ["O"] * 9}
+        job = make_job({"train": [*ROWS, short, long]}, task={"max_seq_length": 5})
+        features(job)
+        found = [n.data for n in job.notices if isinstance(n, Notice) and "words" in n.message]
+        assert {"split": "train", "words_without_tokens": 8} in found
+        # As above, and `d` and `e` of the last row.
+        assert {"split": "train", "words": 7, "max_seq_length": 5} in found
+        job = make_job({"train": [*ROWS, short]})
+        features(job)
+        assert not [n for n in job.notices if isinstance(n, Notice) and "beyond" in n.message]
 
     def test_words_of_byte_level_tokenizers_begin_with_their_space(self, tmp_path: Path) -> None:
         learnt = train_tokenizer(
@@ -164,13 +180,14 @@ class TestEvaluation:
         job = make_job({"train": ROWS, "validation": ROWS})
         splits = job.splits
         tokenizer: Any = transformers.AutoTokenizer.from_pretrained(minilm_dir(), padding_side=side)
-        model = transformers.BertForTokenClassification(transformers.BertConfig())
+        config = tiny_bert_config(vocab_size=len(tokenizer))
+        model = transformers.BertForTokenClassification(config)
         objective = TokenClassification().bind(
             JobSpec.model_validate(job.body), tokenizer, model, splits
         )
 
         def forward(features: Any, collate: Any, run: Any = None, **_: Any) -> Iterator[Any]:
-            """A model that says of each token only its id, as a class of five."""
+            """A model that outputs for each token only its id, as a class of five."""
             batch = collate([features[index] for index in (2, 0, 1, 3)])
             assert batch["input_ids"][0, 0] == (101 if side == "right" else 0)
             logits = torch.nn.functional.one_hot(batch["input_ids"] % 5, 5).float()
@@ -195,7 +212,7 @@ class TestEvaluation:
         right = sum(tag == guess for tag, guess in zip(row["tags"], row["prediction"], strict=True))
         assert result.metrics["eval_accuracy"] == right / 3
 
-    def test_tags_that_are_no_chunks_have_an_accuracy_only(self, make_job: MakeJob) -> None:
+    def test_tags_without_chunks_have_an_accuracy_only(self, make_job: MakeJob) -> None:
         rows = [{"tokens": ["Ada", "wrote"], "tags": ["NOUN", "VERB"]}] * 4
         result, _ = make_job({"train": rows, "validation": rows}).train()
         assert set(evaluations(result)) == {"eval_loss", "eval_accuracy"}
@@ -204,7 +221,7 @@ class TestEvaluation:
 class TestIgnoredWords:
     @pytest.mark.parametrize("mark", [-100, "-100"])
     def test_have_no_part_in_loss_and_metrics(self, make_job: MakeJob, mark: Any) -> None:
-        """As in transformers and in every pipeline for it, -100 is no class."""
+        """As in transformers and in every pipeline for it, -100 is not a class."""
         tags = [["B-PER", "O", mark, "O", "B-LOC"], [mark, mark, "O", "O"], ["O", mark, "B-LOC"]]
         rows = [{**row, "tags": each} for row, each in zip(ROWS, tags, strict=False)]
         job = make_job(

@@ -36,10 +36,10 @@ class TestCollate:
 
     def test_its_size(self) -> None:
         packed = sequence_batches.collate(PACKED, fill=0)
-        assert BatchSize.of(packed) == (2, 9, 9)
+        assert BatchSize.from_batch(packed) == (2, 9, 9)
         assert shape_of(packed) == (2, 5)
         each = [{"input_ids": [1, 2]}, {"input_ids": [3]}]
-        assert BatchSize.of(sequence_batches.collate(each, fill=0)) == (2, 3, 4)
+        assert BatchSize.from_batch(sequence_batches.collate(each, fill=0)) == (2, 3, 4)
         assert shape_of(sequence_batches.collate(each, fill=0)) == (2, 2)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.models import save_tiny_gpt2
 from tests.tasks.stages import StagedJob, job_of
-from tests.training.support import PLAIN
+from tests.training.support.jobs import PLAIN
 
 TEXTS = [
     "the report of the water board was read\n",

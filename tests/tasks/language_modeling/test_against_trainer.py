@@ -12,8 +12,8 @@ import transformers
 
 from tests.support.models import minilm_dir, save_tiny_gpt2, saved, tiny_bert_config
 from tests.tasks.stages import job_of
-from tests.training.reference_trainer import arguments
-from tests.training.support import PLAIN
+from tests.training.support.jobs import PLAIN
+from tests.training.support.reference_trainer import arguments
 from worker.tasks.language_modeling.masking import EpochMasks, MaskedFeatures, Masking
 
 TEXTS = [
@@ -22,7 +22,9 @@ TEXTS = [
     "it was read\n",
 ] * 14
 OPTIONS = [
-    pytest.param({"max_steps": 8, "per_device_train_batch_size": 4}, id="plain"),
+    pytest.param(
+        {"max_steps": 8, "per_device_train_batch_size": 4}, id="plain", marks=pytest.mark.heavy
+    ),
     pytest.param(
         {
             "num_train_epochs": 2,
@@ -173,7 +175,7 @@ class TestAgainstTrainer:
         task |= {"mlm_probability": 0.3}
         losses, metrics, features = run_ours(tmp_path, folder, task, options)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-        masking = Masking.of(tokenizer, 42, 0.3)
+        masking = Masking.for_tokenizer(tokenizer, 42, 0.3)
         train = EpochMasks(features["train"], masking)
         validation = MaskedFeatures(features["validation"], masking)
         theirs = run_trainer(

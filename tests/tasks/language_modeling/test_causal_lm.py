@@ -15,8 +15,8 @@ import transformers
 from service.contract.failures import FailureCode, StageError
 from tests.tasks.language_modeling.conftest import TEXTS, Make
 from tests.tasks.stages import StagedJob, write_rows
-from tests.training.support import Killed, Recorder, at_checkpoint, fails_with
-from worker.training.kernels import chunked_cross_entropy
+from tests.training.support.jobs import Killed, Recorder, at_checkpoint, fails_with
+from worker.training.loss import chunked_cross_entropy
 
 
 def tokens_of(job: StagedJob, split: str = "train") -> list[list[int]]:
@@ -33,7 +33,7 @@ def expected_tokens(gpt2: Path, texts: list[str]) -> list[int]:
 
 
 class TestBlocks:
-    def test_rows_are_joined_and_what_is_dropped_is_told(self, make: Make, gpt2: Path) -> None:
+    def test_rows_are_joined_and_what_is_dropped_is_reported(self, make: Make, gpt2: Path) -> None:
         job = make(block_size=10)
         counts = job.prepare().splits["train"]
         everything = expected_tokens(gpt2, TEXTS)
@@ -123,7 +123,7 @@ class TestData:
         bare = expected_tokens(gpt2, [text.rstrip("\n") for text in TEXTS])
         assert flat(tokens_of(job)) == bare[: len(bare) // 8 * 8]
 
-    def test_a_row_that_is_no_text(self, make: Make, tmp_path: Path) -> None:
+    def test_a_row_that_is_not_text(self, make: Make, tmp_path: Path) -> None:
         data = write_rows(tmp_path / "a.jsonl", [{"text": "the report"}, {"text": 5}])
         with pytest.raises(StageError, match=r"a.jsonl, line 2: `text` must be text, not int"):
             make(dataset={"train": data}).prepare()
@@ -184,7 +184,8 @@ class TestJob:
         self, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The loss is made in the parts that the training began with, the evaluations' as well."""
-        chosen, made = chunked_cross_entropy.choose_chunk_rows, chunked_cross_entropy.Chunks.of
+        chosen = chunked_cross_entropy.choose_chunk_rows
+        made = chunked_cross_entropy.Chunks.for_vocabulary
         gpu = torch.device("cuda", 0)
         of_16_rows = 32 * 8 * 400 * 16
         free, rows = [of_16_rows], set()
@@ -198,7 +199,9 @@ class TestJob:
             lambda linear, _, paths: chosen(linear, gpu, paths),
         )
         monkeypatch.setattr(
-            chunked_cross_entropy.Chunks, "of", lambda size, own: rows.add(own) or made(size, own)
+            chunked_cross_entropy.Chunks,
+            "for_vocabulary",
+            lambda size, own: rows.add(own) or made(size, own),
         )
         whole, _ = self.job(make, tmp_path, save_steps=4).train()
         job = self.job(make, tmp_path, save_steps=4)

@@ -14,12 +14,12 @@ import transformers
 from service.contract.failures import FailureCode
 from tests.contract.factories import job_spec
 from tests.tasks.language_modeling.conftest import TEXTS, Make
-from tests.training.support import fails_with
+from tests.training.support.jobs import fails_with
 from worker.tasks.base import PreparedSplit, load_splits
 from worker.tasks.language_modeling.causal_lm import CausalLMObjective, require_separable
 from worker.training import build
 from worker.training.adapters import quantization
-from worker.training.kernels import chunked_cross_entropy
+from worker.training.loss import chunked_cross_entropy
 
 
 def objective_of(

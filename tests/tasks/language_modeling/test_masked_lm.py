@@ -14,9 +14,9 @@ import torch
 import transformers
 
 from service.contract.failures import FailureCode
-from tests.support.models import minilm_dir, save_tiny_bert, save_tiny_gpt2
+from tests.support.models import save_tiny_bert, save_tiny_gpt2
 from tests.tasks.stages import StagedJob, job_of
-from tests.training.support import PLAIN, fails_with
+from tests.training.support.jobs import PLAIN, fails_with
 from worker.tasks.base import PreparedSplit, load_splits
 from worker.tasks.common.padding import Padding
 from worker.tasks.language_modeling.masked_lm import MaskedLMObjective
@@ -40,8 +40,8 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    return transformers.AutoTokenizer.from_pretrained(minilm_dir())
+def tokenizer(bert: Path) -> Any:
+    return transformers.AutoTokenizer.from_pretrained(bert)
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ class TestPrepare:
         lengths = [len(tokenizer(text).input_ids) for _, text in kept]
         over = sum(max(length - 16, 0) for length in lengths)
         assert over > 0
-        # The two specials of each empty row are no text of the user's.
+        # The two specials of each empty row are not the user's text.
         assert job.prepared.splits["train"] == {
             "examples": 40,
             "features": 30,
@@ -143,7 +143,7 @@ IDS = np.tile(np.arange(1000, 2000), 40)
 class TestMasking:
     @pytest.fixture
     def masking(self, tokenizer: Any) -> Masking:
-        return Masking.of(tokenizer, 42, 0.15)
+        return Masking.for_tokenizer(tokenizer, 42, 0.15)
 
     def test_shares(self, masking: Masking) -> None:
         masked, labels = masking(IDS, None, 1, 0)
@@ -159,11 +159,11 @@ class TestMasking:
         assert len(np.unique(masked[other])) > 400
 
     def test_the_probability_is_the_jobs(self, tokenizer: Any) -> None:
-        _, labels = Masking.of(tokenizer, 42, 0.4)(IDS, None, 1, 0)
+        _, labels = Masking.for_tokenizer(tokenizer, 42, 0.4)(IDS, None, 1, 0)
         assert (labels != -100).mean() == pytest.approx(0.4, abs=0.02)
 
     def test_specials_never(self, tokenizer: Any) -> None:
-        masking = Masking.of(tokenizer, 42, 0.999)
+        masking = Masking.for_tokenizer(tokenizer, 42, 0.999)
         specials = np.array(sorted(tokenizer.all_special_ids))
         ids = np.tile(np.concatenate([specials, [2000, 3000]]), 500)
         masked, labels = masking(ids, None, 1, 0)
@@ -195,15 +195,15 @@ class TestMasking:
 
         first = chosen(masking, 1, 0)
         np.random.seed(5)
-        assert chosen(Masking.of(tokenizer, 42, 0.15), 1, 0) == first
+        assert chosen(Masking.for_tokenizer(tokenizer, 42, 0.15), 1, 0) == first
         assert chosen(masking, 2, 0) != first
         assert chosen(masking, 1, 1) != first
-        assert chosen(Masking.of(tokenizer, 43, 0.15), 1, 0) != first
+        assert chosen(Masking.for_tokenizer(tokenizer, 43, 0.15), 1, 0) != first
 
 
 class TestFeatures:
     def test_fresh_each_epoch_and_fixed_for_evaluation(self, tokenizer: Any) -> None:
-        masking = Masking.of(tokenizer, 1, 0.5)
+        masking = Masking.for_tokenizer(tokenizer, 1, 0.5)
         rows = [{"input_ids": IDS[:32].tolist()}] * 3
         train = EpochMasks(rows, masking)
 
@@ -220,14 +220,14 @@ class TestFeatures:
 
     def test_of_whole_words(self, tokenizer: Any) -> None:
         row = {"input_ids": IDS[:32].tolist(), "starts": [1, 0] * 16}
-        labels = MaskedFeatures([row], Masking.of(tokenizer, 1, 0.5))[0]["labels"]
+        labels = MaskedFeatures([row], Masking.for_tokenizer(tokenizer, 1, 0.5))[0]["labels"]
         chosen = (labels != -100).reshape(16, 2)
         assert chosen.any()
         assert (chosen[:, 0] == chosen[:, 1]).all()
 
 
 class TestJob:
-    TRAINING: Final = {"per_device_train_batch_size": 4, "max_steps": 60}
+    TRAINING: Final = {"per_device_train_batch_size": 4, "max_steps": 20}
 
     @pytest.mark.parametrize("line_by_line", [False, True])
     def test_predictions_of_the_test_split(self, make: Make, line_by_line: bool) -> None:
@@ -238,7 +238,7 @@ class TestJob:
         model = transformers.AutoModelForMaskedLM.from_pretrained(output)
         tokenizer = transformers.AutoTokenizer.from_pretrained(output)
         features = job.splits["test"].features
-        masking = Masking.of(tokenizer, 42, 0.5)
+        masking = Masking.for_tokenizer(tokenizer, 42, 0.5)
         masked = MaskedFeatures(features, masking)
         keys = [{"row": row} for row in (0, 2, 3)] if line_by_line else [{"block": 0}, {"block": 1}]
         assert len(rows) == len(masked) == len(keys) if line_by_line else len(rows) >= 2
@@ -259,7 +259,7 @@ class TestJob:
     @pytest.mark.parametrize("side", ["left", "right"])
     def test_samples(self, make: Make, bert: Path, tmp_path: Path, side: str) -> None:
         """What the finished model holds likeliest where the validation split was masked."""
-        tokenizer = transformers.AutoTokenizer.from_pretrained(minilm_dir(), padding_side=side)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(bert, padding_side=side)
         shutil.copytree(bert, tmp_path / "model")
         tokenizer.save_pretrained(tmp_path / "model")
         training = {**self.TRAINING, "max_steps": 5}
@@ -269,7 +269,7 @@ class TestJob:
         result, _ = job.train()
         model = transformers.AutoModelForMaskedLM.from_pretrained(job.output(result))
         features = job.splits["validation"].features
-        masked = MaskedFeatures(features, Masking.of(tokenizer, 42, 0.5))
+        masked = MaskedFeatures(features, Masking.for_tokenizer(tokenizer, 42, 0.5))
         rows = features["row"]
         assert [sample["row"] for sample in result.samples] == [rows[at] for at in (0, 2, 4)]
         padding = Padding(tokenizer, model)
@@ -290,13 +290,13 @@ class TestJob:
             ]
         assert any(sample["masks"] for sample in result.samples)
 
+    @pytest.mark.usefixtures("processes")
     def test_other_processes_make_the_same_batches(self, make: Make) -> None:
         training = {"per_device_train_batch_size": 4, "num_train_epochs": 2}
         weights = {
             make(training={**training, **workers}).train()[0].weights_sha256
             for workers in (
                 {},
-                {"dataloader_num_workers": 2},
                 {"dataloader_num_workers": 2, "dataloader_persistent_workers": True},
             )
         }
@@ -322,7 +322,7 @@ class TestJob:
         tokenizer.padding_side = "left"
         tokenizer.save_pretrained(left)
         model = transformers.AutoModelForMaskedLM.from_pretrained(bert)
-        masking = Masking.of(tokenizer, 1, 0.5)
+        masking = Masking.for_tokenizer(tokenizer, 1, 0.5)
         rows = [{"input_ids": IDS[:size].tolist()} for size in (9, 5)]
         features = list(MaskedFeatures(rows, masking))
         padding = Padding(tokenizer, model)
@@ -381,7 +381,7 @@ def test_an_evaluation_makes_logits_of_masked_tokens_alone(
     for bare in (None, model):
         objective = MaskedLMObjective(
             {"train": split, "validation": split},
-            Masking.of(tokenizer, 1, 0.5),
+            Masking.for_tokenizer(tokenizer, 1, 0.5),
             Padding(tokenizer, model),
             tokenizer,
             bare,
@@ -391,7 +391,7 @@ def test_an_evaluation_makes_logits_of_masked_tokens_alone(
     assert whole is not None
     assert selected is not None
     assert seen[:2] == [26, 5]
-    masks = MaskedFeatures(rows, Masking.of(tokenizer, 1, 0.5))
+    masks = MaskedFeatures(rows, Masking.for_tokenizer(tokenizer, 1, 0.5))
     counts = [int((masks[index]["labels"] != -100).sum()) for index in range(3)]
     assert seen[2:] == [round_up(counts[2] + counts[0]), round_up(counts[1])]
     assert min(counts) > 0
@@ -401,7 +401,7 @@ def test_an_evaluation_makes_logits_of_masked_tokens_alone(
 
 def test_a_share_of_a_batch_has_its_own_places(bert: Path, tokenizer: Any) -> None:
     model = transformers.AutoModelForMaskedLM.from_pretrained(bert).eval()
-    masking = Masking.of(tokenizer, 1, 0.5)
+    masking = Masking.for_tokenizer(tokenizer, 1, 0.5)
     rows = [{"input_ids": IDS[:size].tolist()} for size in (9, 5, 13)]
     splits: Any = {"train": _Split(rows)}
     objective = MaskedLMObjective(splits, masking, Padding(tokenizer, model), tokenizer, model)

@@ -1,4 +1,4 @@
-"""`packing: bfd` of causal-lm: whole rows in blocks, none of which sees another."""
+"""`packing: bfd` of causal-lm: whole rows in blocks; no row sees another."""
 
 from itertools import chain, islice
 from pathlib import Path
@@ -10,7 +10,7 @@ import transformers
 
 from service.contract.failures import FailureCode
 from tests.tasks.language_modeling.conftest import TEXTS, Make
-from tests.training.support import fails_with
+from tests.training.support.jobs import fails_with
 
 LENGTH = 16
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from service.contract.preference import PreferenceSpec
+from service.contract.tasks.preference import PreferenceSpec
 from worker.tasks.preference import losses
 from worker.tasks.preference.losses import Answers
 

@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import logsigmoid
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from service.contract.events import Notice, PhaseChanged
+from service.contract.stage.events import Notice, PhaseChanged
 from service.contract.states import Phase
 from tests.tasks.preference.support import job, pair
 from tests.tasks.stages import assert_accumulates
@@ -163,8 +163,14 @@ def test_accumulated_batches_are_the_large_one(tmp_path: Path, loss_type: str) -
     assert_accumulates(make, 8, 2, names, rel=1e-4, abs=1e-6)
 
 
-@pytest.mark.parametrize("adapter", [None, LORA])
-@pytest.mark.parametrize("forgets", [False, True])
+@pytest.mark.parametrize(
+    ("adapter", "forgets"),
+    [
+        *((None, False), (LORA, True)),
+        pytest.param(None, True, marks=pytest.mark.heavy),
+        pytest.param(LORA, False, marks=pytest.mark.heavy),
+    ],
+)
 def test_a_resumed_training_is_the_uninterrupted_one(
     tmp_path: Path, adapter: dict[str, Any] | None, forgets: bool
 ) -> None:

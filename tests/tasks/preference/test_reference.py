@@ -1,4 +1,4 @@
-"""worker.stages.reference: its values survive kills, damage and full disks, bit for bit."""
+"""worker.stages.reference.log_probs: they survive kills, damage and full disks, bit for bit."""
 
 import errno
 from collections.abc import Callable, Iterator
@@ -11,20 +11,24 @@ import numpy as np
 import pytest
 import torch
 
-from service.contract import prepared_data
-from service.contract.events import Notice, ReferenceSaved
+from service.contract.stage import prepared_data
+from service.contract.stage.events import Notice, ReferenceSaved
 from tests.tasks.preference.support import job
 from tests.tasks.stages import StagedJob
-from tests.training.support import Killed, Recorder
-from tests.training.two import Case, run_on_two
-from worker.stages import reference_blocks, train_inputs
+from tests.training.support.jobs import Killed, Recorder
+from tests.training.support.two import Case, run_on_two
+from worker.stages.reference import blocks as reference_blocks
+from worker.stages.train import inputs
 from worker.storage import atomic_dir
 from worker.training.distributed.ranks import Ranks
-from worker.training.evaluation import Evaluator
+from worker.training.evaluation.evaluator import Evaluator
 from worker.training.fast_paths import FastPaths
+
+pytestmark = pytest.mark.usefixtures("trainings")
 
 BATCHES = list(range(6)) + list(range(3))
 """Of 12 pairs to train on and 5 to validate, two in a batch."""
+Undisturbed = Callable[..., dict[str, bytes]]
 
 
 @pytest.fixture(autouse=True)
@@ -77,10 +81,23 @@ def killed(folder: Path, at: int, **task: Any) -> StagedJob:
     return staged
 
 
-def undisturbed(folder: Path, **task: Any) -> dict[str, bytes]:
-    staged = made(folder, **task)
-    staged.train()
-    return values_of(staged)
+@pytest.fixture(scope="module")
+def kept() -> dict[str, dict[str, bytes]]:
+    return {}
+
+
+@pytest.fixture
+def undisturbed(tmp_path: Path, kept: dict[str, dict[str, bytes]]) -> Undisturbed:
+    """The values of a job that was never interrupted, computed once for each loss."""
+
+    def values(loss_type: str = "sigmoid") -> dict[str, bytes]:
+        if loss_type not in kept:
+            staged = made(tmp_path / "whole", loss_type=loss_type)
+            staged.train()
+            kept[loss_type] = values_of(staged)
+        return kept[loss_type]
+
+    return values
 
 
 def root_of(staged: StagedJob) -> Path:
@@ -98,9 +115,17 @@ def blocks_of(staged: StagedJob) -> list[Path]:
     return sorted(root_of(staged).glob("*-blocks/*/*"))
 
 
-@pytest.mark.parametrize("loss_type", ["sigmoid", "kto"])
-@pytest.mark.parametrize("at", [3, 7])
-def test_a_killed_attempt_is_continued(tmp_path: Path, loss_type: str, at: int) -> None:
+@pytest.mark.parametrize(
+    ("at", "loss_type"),
+    [
+        *((3, "kto"), (7, "sigmoid")),
+        pytest.param(3, "sigmoid", marks=pytest.mark.heavy),
+        pytest.param(7, "kto", marks=pytest.mark.heavy),
+    ],
+)
+def test_a_killed_attempt_is_continued(
+    tmp_path: Path, undisturbed: Undisturbed, loss_type: str, at: int
+) -> None:
     """In the training split, and in the validation split. KTO has 24 and 10 single answers."""
     splits = (range(12), range(5)) if loss_type == "kto" else (range(6), range(3))
     batches = [number for split in splits for number in split]
@@ -108,12 +133,12 @@ def test_a_killed_attempt_is_continued(tmp_path: Path, loss_type: str, at: int) 
     with forwards() as computed:
         _, recorder = staged.train(attempt=3)
     assert computed == batches[at:]
-    assert values_of(staged) == undisturbed(tmp_path / "whole", loss_type=loss_type)
+    assert values_of(staged) == undisturbed(loss_type)
     [notice] = [e for e in recorder.of(Notice) if "Continuing the reference" in e.message]
     assert notice.data == {"features": recorder.of(ReferenceSaved)[0].features - 2}
 
 
-def test_each_kill_leaves_more(tmp_path: Path) -> None:
+def test_each_kill_leaves_more(tmp_path: Path, undisturbed: Undisturbed) -> None:
     staged = killed(tmp_path / "killed", 2)
     recorder = Recorder()
     with forwards(die_at(4)) as computed, pytest.raises(Killed):
@@ -123,20 +148,16 @@ def test_each_kill_leaves_more(tmp_path: Path) -> None:
     with forwards() as rest:
         staged.train(attempt=4)
     assert rest == BATCHES[6:]
-    assert values_of(staged) == undisturbed(tmp_path / "whole")
+    assert values_of(staged) == undisturbed()
 
 
 def test_blocks_are_removed_when_the_reference_is_complete(tmp_path: Path) -> None:
+    """Also those that an attempt left beside its complete reference."""
     staged = killed(tmp_path, 3)
     assert len(blocks_of(staged)) == 3
-    staged.train(attempt=3)
-    assert not list(root_of(staged).glob("*-blocks"))
-
-
-def test_also_those_that_an_attempt_left_beside_its_complete_reference(tmp_path: Path) -> None:
-    staged = killed(tmp_path, 3)
     [folder] = root_of(staged).glob("*-blocks")
     staged.train(attempt=3)
+    assert not list(root_of(staged).glob("*-blocks"))
     (folder / "train" / "0").mkdir(parents=True)
     _, recorder = staged.train(attempt=4)
     assert any("Reusing the reference" in event.message for event in recorder.of(Notice))
@@ -150,7 +171,7 @@ def test_a_short_reference_writes_no_block(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_block_has_the_batches_since_the_one_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: Undisturbed
 ) -> None:
     """Also those of two splits, in a block of each."""
     clock = iter(range(100))  # read at the beginning, and after each batch
@@ -163,11 +184,15 @@ def test_a_block_has_the_batches_since_the_one_before(
     with forwards() as computed:
         staged.train(attempt=3)
     assert computed == BATCHES[7:]
-    assert values_of(staged) == undisturbed(tmp_path / "whole")
+    assert values_of(staged) == undisturbed()
 
 
-@pytest.mark.parametrize("damage", ["flipped", "short", "gone"])
-def test_a_damaged_block_is_computed_again(tmp_path: Path, damage: str) -> None:
+@pytest.mark.parametrize(
+    "damage", ["flipped", pytest.param("short", marks=pytest.mark.heavy), "removed"]
+)
+def test_a_damaged_block_is_computed_again(
+    tmp_path: Path, undisturbed: Undisturbed, damage: str
+) -> None:
     staged = killed(tmp_path / "killed", 4)
     file = blocks_of(staged)[1] / "values.npy"
     numbers = {str(indices[0]): n for n, indices in enumerate(train_batches(staged))}
@@ -177,12 +202,12 @@ def test_a_damaged_block_is_computed_again(tmp_path: Path, damage: str) -> None:
             file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
         case "short":
             file.write_bytes(content[:-1])
-        case "gone":
+        case "removed":
             file.unlink()
     with forwards() as computed:
         staged.train(attempt=3)
     assert computed == [numbers[file.parent.name], *BATCHES[4:]]
-    assert values_of(staged) == undisturbed(tmp_path / "whole")
+    assert values_of(staged) == undisturbed()
 
 
 def train_batches(staged: StagedJob) -> list[list[int]]:
@@ -305,15 +330,16 @@ class TestKey:
         staged = made(tmp_path)
         staged.train()
         monkeypatch.setattr(
-            train_inputs, "FastPaths", lambda ranks, _recorded: FastPaths(ranks, {name: False})
+            inputs, "FastPaths", lambda ranks, _recorded: FastPaths(ranks, {name: False})
         )
         _, recorder = staged.train(attempt=3)
         found = any("Reusing the reference" in event.message for event in recorder.of(Notice))
         assert found is reused
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.long
-def test_two_processes_continue_what_one_began(tmp_path: Path) -> None:
+def test_two_processes_continue_what_one_began(tmp_path: Path, undisturbed: Undisturbed) -> None:
     """The first reads the blocks for both and writes the others; the rest is shared out."""
     staged = killed(tmp_path / "killed", 3)
     staged.body["resources"] = {"gpus": 0, "num_processes": 2}
@@ -324,7 +350,7 @@ def test_two_processes_continue_what_one_began(tmp_path: Path) -> None:
     assert outcome.evaluated[:4] == [3, 5, 0, 2]
     saved = [event.features for event in outcome.recorder.of(ReferenceSaved)]
     assert saved == [8, 10, 12, 14, 16, 17]
-    assert values_of(staged) == undisturbed(tmp_path / "whole")
+    assert values_of(staged) == undisturbed()
     assert not blocks_of(staged)
 
 
@@ -333,7 +359,7 @@ def test_only_the_first_process_writes(tmp_path: Path) -> None:
         def broadcast(self, value: Any) -> Any:
             return {}
 
-    blocks = reference_blocks.Blocks.of(tmp_path, "k", Second(rank=1, world_size=2), _never)
+    blocks = reference_blocks.Blocks.for_key(tmp_path, "k", Second(rank=1, world_size=2), _never)
     blocks._keep("train", [([0], np.zeros((1, 2), np.float32))])
     blocks.remove()
     assert not list(tmp_path.iterdir())

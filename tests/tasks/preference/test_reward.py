@@ -9,10 +9,10 @@ import torch
 from torch.nn.functional import logsigmoid
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
-from service.contract.events import Notice
 from service.contract.failures import StageError
-from service.contract.preference import RewardSpec
-from service.contract.stages import TrainResult
+from service.contract.stage.events import Notice
+from service.contract.stage.stages import TrainResult
+from service.contract.tasks.preference import RewardSpec
 from tests.tasks.chat.support import turn
 from tests.tasks.preference import support as preference
 from tests.tasks.preference.support import pair
@@ -58,8 +58,8 @@ def test_the_finished_model_scores_as_transformers_does(trained: Any) -> None:
 
 
 def test_batches_have_no_padding_though_the_tokenizer_has_no_pad_token(trained: Any) -> None:
-    told = [event.message for event in trained[2].of(Notice)]
-    assert "Batches are computed without padding" in told
+    messages = [event.message for event in trained[2].of(Notice)]
+    assert "Batches are computed without padding" in messages
 
 
 def test_metrics_are_those_of_the_rewards(trained: Any) -> None:

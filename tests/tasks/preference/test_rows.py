@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from service.contract.preference import PreferenceSpec, RewardSpec
+from service.contract.tasks.preference import PreferenceSpec, RewardSpec
 from worker.data.table import RowError
 from worker.tasks.preference import rows
 from worker.tasks.preference.rows import RewardRowCleaner, RowCleaner
@@ -44,6 +44,25 @@ class TestForms:
         found = cleaned(row)
         assert talks(found) == [[USER, GOOD], [USER, BAD]]
         assert (found["prompt"], found["labels"], found["tools"]) == (1, [True, False], "")
+
+    @pytest.mark.parametrize(
+        ("row", "repeats"),
+        [
+            (PAIR, False),
+            (PAIR | {"chosen": "Who wrote it? Ada.", "rejected": "Who wrote it? Me."}, True),
+            (PAIR | {"chosen": "Who wrote it? Ada."}, False),
+            (PAIR | {"chosen": [USER, GOOD], "rejected": [USER, BAD]}, True),
+            ({"prompt": [USER], "chosen": [USER, GOOD], "rejected": [USER, BAD]}, True),
+            ({"chosen": [USER, GOOD], "rejected": [USER, BAD]}, False),
+            ({"chosen": "Who is it? Ada.", "rejected": "Who is it? Me."}, False),
+        ],
+    )
+    def test_answers_that_begin_with_their_own_prompt_are_counted(
+        self, row: dict[str, Any], *, repeats: bool
+    ) -> None:
+        clean = RowCleaner("train", PreferenceSpec())
+        clean(row)
+        assert clean.counts["repeated_prompt"] == repeats
 
     def test_texts_may_be_joined_where_there_is_no_template(self) -> None:
         assert cleaned(PAIR)["form"] == rows.TEXT

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from service.contract.events import Metric
+from service.contract.stage.events import Metric
 from tests.tasks.preference.support import job, pair
 from tests.tasks.stages import StagedJob, assert_accumulates, write_rows
 from worker.tasks.base import load_splits

@@ -12,7 +12,7 @@ from huggingface_hub.errors import StrictDataclassClassValidationError
 from service.contract.failures import FailureCode
 from tests.support import every_model
 from tests.tasks.preference.support import job
-from tests.training.support import fails_with
+from tests.training.support.jobs import fails_with
 from worker.tasks.preference.dropout import disable_dropout
 
 TINY: dict[str, Any] = {"vocab_size": 50, "hidden_size": 16}

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from service.contract.events import Notice
 from service.contract.failures import StageError
-from service.contract.preference import PreferenceSpec
+from service.contract.stage.events import Notice
+from service.contract.tasks.preference import PreferenceSpec
 from tests.support.models import save_tiny_llama
 from tests.tasks.preference.support import job, pair
 from tests.tasks.stages import job_of, write_rows
@@ -82,7 +82,7 @@ class TestJoinedTexts:
             ("Human: who? Bot: ", f"Bob.{END}"),
         ]
 
-    def test_the_job_says_so(self, tmp_path: Path) -> None:
+    def test_the_job_reports_it(self, tmp_path: Path) -> None:
         staged = job(tmp_path)
         config = tmp_path / "model" / "tokenizer_config.json"
         (tmp_path / "model" / "chat_template.jinja").unlink(missing_ok=True)
@@ -90,8 +90,11 @@ class TestJoinedTexts:
         settings.pop("chat_template", None)
         config.write_text(json.dumps(settings))
         staged.train()
-        told = [event.message for event in staged.notices if isinstance(event, Notice)]
-        assert any("are joined as they are, with '<|endoftext|>' after them" in t for t in told)
+        messages = [event.message for event in staged.notices if isinstance(event, Notice)]
+        assert any(
+            "are joined as they are, with '<|endoftext|>' after them" in message
+            for message in messages
+        )
 
 
 class TestLength:
@@ -107,10 +110,12 @@ class TestLength:
         staged.body["dataset"]["train"] = write_rows(tmp_path / "train.jsonl", rows)
         staged.body["dataset"]["validation"] = write_rows(tmp_path / "long.jsonl", rows[7:9])
         prepared = staged.prepare()
-        (told,) = [event for event in staged.notices if "max_length" in getattr(event, "data", {})]
-        assert told.data["truncated_rows"] == 1
-        assert prepared.splits["train"]["max_length"] == told.data["max_length"] < 256
-        assert prepared.splits["train"]["dropped_tokens"] == told.data["dropped_tokens"] > 0
+        (notice,) = [
+            event for event in staged.notices if "max_length" in getattr(event, "data", {})
+        ]
+        assert notice.data["truncated_rows"] == 1
+        assert prepared.splits["train"]["max_length"] == notice.data["max_length"] < 256
+        assert prepared.splits["train"]["dropped_tokens"] == notice.data["dropped_tokens"] > 0
         # An evaluation loses nothing.
         assert prepared.splits["validation"]["dropped_tokens"] == 0
 

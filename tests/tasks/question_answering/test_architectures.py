@@ -102,7 +102,7 @@ def test_trains_and_answers(model_type: str, tmp_path: Path) -> None:
     options = {"max_steps": 1, "learning_rate": 1e-2, "logging_steps": 1}
     job = job_of(tmp_path, task, tmp_path / "model", dataset, options)
     result, recorder = job.train()
-    # A new head says nothing yet: both ends are about as likely on every token.
+    # A new head knows nothing yet: both ends are about as likely on every token.
     assert recorder.train_values("loss")[1] == pytest.approx(math.log(LENGTH), abs=1)
     assert result.metrics["eval_loss"] != result.baseline["eval_loss"]
     assert {"eval_exact_match", "eval_f1", "eval_loss"} <= result.metrics.keys()

@@ -12,12 +12,12 @@ from pydantic import ValidationError
 from transformers import AutoTokenizer, XLNetForQuestionAnswering
 
 from service.contract.failures import FailureCode
-from service.contract.parameters import QuestionAnsweringSpec
-from service.contract.spec import JobSpec
+from service.contract.spec.spec import JobSpec
+from service.contract.tasks.parameters import QuestionAnsweringSpec
 from tests.data.squad_sample import squad_dataset
 from tests.support.models import save_tiny_bert, save_tiny_xlnet
 from tests.tasks.stages import StagedJob, job_of
-from tests.training.support import fails_with
+from tests.training.support.jobs import fails_with
 from worker.tasks import registry
 from worker.tasks.base import load_splits
 from worker.tasks.question_answering.beam_search import Beams, choose, spans_of
@@ -35,7 +35,7 @@ def xlnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def make_job(tmp_path: Path, xlnet: Path) -> Make:
+def make_job(tmp_path: Path, xlnet: Path, trainings: None) -> Make:
     made = iter(range(100))
 
     def make(
@@ -71,7 +71,7 @@ def slow_answers(
     options: SpanOptions,
     sizes: tuple[int, int],
 ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, float]]:
-    """(n-best, lowest null score) of each question, whose windows hold what the model said."""
+    """(n-best, lowest null score) of each question, whose windows hold the model's output."""
     nbest, odds = {}, {}
     for number, question in enumerate(questions):
         own = [window for window in windows if window["example"] == number]
@@ -252,7 +252,7 @@ class TestJob:
     EVAL_LOSS = 4.22216178
 
     def test_predictions_are_the_finished_models(self, make_job: Make) -> None:
-        # Until it tells the places of a text apart: of equals, rounding would decide.
+        # Until it distinguishes the places of a text: among equal scores rounding would decide.
         trained = {"max_steps": 30, "learning_rate": 1e-2}
         job = make_job({"null_score_diff_threshold": 1e6}, trained)
         result, _ = job.train()
@@ -344,6 +344,21 @@ class TestParameters:
         assert QuestionAnsweringSpec(head="beam-search").beams() == (5, 5)
         given = QuestionAnsweringSpec(head="beam-search", start_n_top=3, end_n_top=7)
         assert given.beams() == (3, 7)
+
+    def test_a_model_from_scratch_has_the_head_or_not(self) -> None:
+        body: dict[str, Any] = {
+            "task": {"type": "question-answering", "head": "beam-search"},
+            "model": {"config": {"model_type": "xlnet"}, "tokenizer_name": "org/tokenizer"},
+            "dataset": {"source": "hub", "name": "org/data"},
+        }
+        assert JobSpec.model_validate(body).variant() == "question-answering/beam-search"
+        body["model"] |= {"config": {"model_type": "bert"}}
+        message = (
+            "`task.head: beam-search` needs a model of type `xlnet`, and `model.config.model_type` "
+            "is `bert`: use `span`"
+        )
+        with pytest.raises(ValidationError, match=message):
+            JobSpec.model_validate(body)
 
     @pytest.mark.parametrize(
         "task",

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from service.contract.failures import FailureCode
-from service.contract.parameters import QuestionAnsweringSpec
-from tests.training.support import fails_with
+from service.contract.tasks.parameters import QuestionAnsweringSpec
+from tests.training.support.jobs import fails_with
 from worker.data.report import Measures
 from worker.tasks.question_answering.features import Windows
 

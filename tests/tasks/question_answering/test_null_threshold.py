@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.contract.events import ArtifactWritten
 from service.contract.failures import StageError
-from service.contract.parameters import QuestionAnsweringSpec
+from service.contract.stage.events import ArtifactWritten
+from service.contract.tasks.parameters import QuestionAnsweringSpec
 from tests.data.squad_sample import squad_dataset, squad_file
 from tests.support.models import save_tiny_bert, save_tiny_xlnet
 from tests.tasks.stages import StagedJob, job_of
@@ -185,7 +185,7 @@ class TestOfAModel:
     """`mode: evaluate` and `predict`: tests/tasks/test_modes.py has whole jobs."""
 
     def test_that_has_one(self) -> None:
-        threshold = Threshold.of(_not_training(), QuestionAnsweringSpec(**AUTO), _Config())
+        threshold = Threshold.for_job(_not_training(), QuestionAnsweringSpec(**AUTO), _Config())
         answers = Answers({"low": "a", "high": "b"}, {}, {"low": 2.5, "high": 2.6})
         for split in ("validation", "test"):
             kept, found = threshold.applied(split, {"low": [], "high": []}, answers)
@@ -193,11 +193,11 @@ class TestOfAModel:
 
     def test_a_number_comes_first(self) -> None:
         parameters = QuestionAnsweringSpec(**{**AUTO, FIELD: 1})
-        assert Threshold.of(_not_training(), parameters, _Config()).at_first == 1.0
+        assert Threshold.for_job(_not_training(), parameters, _Config()).at_first == 1.0
 
     def test_that_has_none(self) -> None:
         with pytest.raises(StageError, match="Give a number") as caught:
-            Threshold.of(_not_training(), QuestionAnsweringSpec(**AUTO), object())
+            Threshold.for_job(_not_training(), QuestionAnsweringSpec(**AUTO), object())
         assert caught.value.failure.details == {"option": f"task.{FIELD}"}
 
 

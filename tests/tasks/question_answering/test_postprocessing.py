@@ -168,7 +168,7 @@ class TestChoose:
         batch = one_window([0, 9, 3, 0], [0, 9, 0, 2.5], [-1, 0, 3, 6])
         assert self.choose(batch, v2=False).predictions == {"q": "ab"}
 
-    def test_padding_of_a_short_text_is_no_overflow(self) -> None:
+    def test_padding_of_a_short_text_does_not_overflow(self) -> None:
         least = float(np.finfo(np.float32).min)
         batch = one_window([1, 0, 3, least], [1, 0, 4, least], [-1, 0, 3, -1])
         assert self.choose(batch, v2=False).predictions == {"q": "cd"}

@@ -1,10 +1,12 @@
 import json
-from typing import Any
+import unicodedata
+from collections import Counter
+from typing import Any, Literal
 
 import pytest
 
 from service.contract.failures import FailureCode
-from service.contract.parameters import QuestionAnsweringSpec
+from service.contract.tasks.parameters import QuestionAnsweringSpec
 from worker.data.table import RowError
 from worker.tasks.question_answering.rows import RowCleaner
 
@@ -58,6 +60,29 @@ class TestRowCleaner:
             cleaner()(make_row(answers="Ada", **changes))
         assert caught.value.reason == reason
 
+    @pytest.mark.parametrize("start", [7, 7.0, "7", "7.0", " 7 "])
+    def test_a_start_is_the_same_number_in_any_type(self, start: Any) -> None:
+        clean = cleaner()
+        assert clean(make_row(answers={"text": ["Ada"], "answer_start": [start]})) == make_row()
+        assert clean.counts == {"realigned": 0}
+
+    @pytest.mark.parametrize(
+        "answers",
+        [
+            {"text": [""], "answer_start": [-1]},
+            {"text": "", "answer_start": -1.0},
+            [{"text": " ", "answer_start": "-1"}],
+            {"text": [], "answer_start": [-1]},
+            '{"text": [""], "answer_start": [-1]}',
+        ],
+    )
+    def test_an_empty_answer_at_minus_one_is_none_and_counted(self, answers: Any) -> None:
+        clean = cleaner(v2=True)
+        assert clean(make_row(answers=answers))["answers"] == NONE
+        assert clean.counts["marked_unanswerable"] == 1
+        with pytest.raises(RowError, match="version_2_with_negative"):
+            cleaner()(make_row(answers=answers))
+
     @pytest.mark.parametrize("answers", [NONE, [], None, "", "[]"])
     def test_accepts_no_answer_in_v2(self, answers: Any) -> None:
         assert cleaner(v2=True)(make_row(answers=answers))["answers"] == NONE
@@ -92,8 +117,21 @@ class TestRowCleaner:
                 "whole number of at least 0, not -1",
             ),
             (
-                {"answers": {"text": ["Ada"], "answer_start": ["7"]}},
-                "whole number of at least 0, not '7'",
+                {"answers": {"text": ["Ada"], "answer_start": ["seven"]}},
+                "whole number of at least 0, not 'seven'",
+            ),
+            (
+                {"answers": {"text": ["Ada"], "answer_start": [7.5]}},
+                "whole number of at least 0, not 7.5",
+            ),
+            (
+                {"answers": {"text": [""], "answer_start": [0]}},
+                "`answers.text` is empty: a question without an answer has `answers: "
+                '{"text": [], "answer_start": []}`',
+            ),
+            (
+                {"answers": {"text": ["Ada", ""], "answer_start": [7, -1]}},
+                "`answers.text` is empty",
             ),
             ({"answers": {"text": [None], "answer_start": [7]}}, "`answers.text` must be text"),
             (
@@ -113,7 +151,7 @@ class TestRowCleaner:
         clean = cleaner("validation")
         assert [clean(make_row(id=None))["id"] for _ in range(3)] == ["0", "1", "2"]
 
-    def test_refuses_an_id_that_occurs_twice_where_answers_are_told_apart_by_it(self) -> None:
+    def test_refuses_an_id_that_occurs_twice_where_it_identifies_answers(self) -> None:
         clean = cleaner("validation")
         clean(make_row(id=5))
         with pytest.raises(RowError, match="`id` '5' occurs more than once"):
@@ -139,7 +177,7 @@ class TestAnswersElsewhere:
             ("It was Ada.", "Ada", 5, ("Ada", 7, 1)),
             ("Ada it was.", "Ada", 3, ("Ada", 0, 1)),  # at the text's beginning
             ("It was Ada", "Ada", 4, ("Ada", 7, 1)),  # at its end
-            ("It was Ada", "Ada", 90, ("Ada", 7, 1)),  # said to be behind it
+            ("It was Ada", "Ada", 90, ("Ada", 7, 1)),  # given as behind it
             ("Ada, Ada, Ada", "Ada", 4, ("Ada", 5, 1)),  # the nearest of three
             ("Ada Ada", "Ada", 2, ("Ada", 0, 1)),  # of two as near the earlier
             ("aaaa", "aa", 5, ("aa", 2, 1)),  # occurrences may overlap
@@ -201,3 +239,44 @@ class TestAnswersElsewhere:
         with pytest.raises(RowError):
             clean(make_row(id=None, context=""))
         assert clean(make_row(id=None))["id"] == "1"
+
+
+Form = Literal["NFC", "NFD"]
+
+
+class TestNormalForms:
+    """Answer and context are the same letters, composed (NFC) in one and not (NFD) in the other."""
+
+    TEXT = "Où est né René? À Málaga, près de René."
+
+    def located(self, context_form: Form, answer: str, start: Any, counted: str) -> tuple[str, int]:
+        context = unicodedata.normalize(context_form, self.TEXT)
+        clean = cleaner()
+        answers = answer if start is None else {"text": [answer], "answer_start": [start]}
+        found = clean(make_row(context=context, answers=answers))["answers"]
+        assert clean.counts == Counter({"realigned": 0, counted: 1})
+        (text,), (at,) = found["text"], found["answer_start"]
+        assert context[at : at + len(text)] == text
+        return text, at
+
+    @pytest.mark.parametrize(("form", "other"), [("NFC", "NFD"), ("NFD", "NFC")])
+    def test_an_answer_is_found_as_the_context_writes_it(self, form: Form, other: Form) -> None:
+        written = unicodedata.normalize(form, "Málaga")
+        answer = unicodedata.normalize(other, "Málaga")
+        place = unicodedata.normalize(form, self.TEXT).index(written)
+        counted = unicodedata.normalize(other, self.TEXT).index(answer)
+        for start in (place, counted, None):  # counted in the characters of either
+            assert self.located(form, answer, start, "other_normal_form") == (written, place)
+
+    def test_of_two_places_the_start_decides(self) -> None:
+        answer = unicodedata.normalize("NFD", "René")
+        for number in (self.TEXT.index("René"), self.TEXT.rindex("René")):
+            assert self.located("NFC", answer, number, "other_normal_form") == ("René", number)
+            counted = len(unicodedata.normalize("NFD", self.TEXT[:number]))
+            assert self.located("NFC", answer, counted, "other_normal_form") == ("René", number)
+
+    def test_other_letters_are_not_found(self) -> None:
+        with pytest.raises(RowError, match="the answer 'Malaga' is not in the context within"):
+            cleaner()(
+                make_row(context=self.TEXT, answers={"text": ["Malaga"], "answer_start": [18]})
+            )

@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import AutoModelForQuestionAnswering, BertConfig, DistilBertConfig
 
-from service.contract.events import Notice
-from service.contract.parameters import QuestionAnsweringSpec
-from service.contract.spec import JobSpec
+from service.contract.spec.spec import JobSpec
+from service.contract.stage.events import Notice
+from service.contract.tasks.parameters import QuestionAnsweringSpec
 from tests.data.squad_sample import squad_rows
 from tests.support.factories import make_spec
 from worker.tasks import registry

@@ -11,19 +11,21 @@ from pydantic import ValidationError
 from rouge_score.rouge_scorer import RougeScorer
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from service.contract.events import ArtifactWritten, Notice
 from service.contract.failures import FailureCode, StageError
-from service.contract.seq2seq import GenerationSpec, SummarizationSpec
-from service.contract.spec import JobSpec
+from service.contract.spec.spec import JobSpec
+from service.contract.stage.events import ArtifactWritten, Notice
+from service.contract.tasks.seq2seq import GenerationSpec, SummarizationSpec
 from tests.support.models import save_tiny_mbart, save_tiny_t5
 from tests.tasks.stages import StagedJob, assert_accumulates, job_of, write_rows
-from tests.training.support import PLAIN, fails_with, scores
+from tests.training.support.jobs import PLAIN, fails_with, scores
 from worker.tasks.base import load_splits
 from worker.tasks.seq2seq import base
 from worker.tasks.seq2seq.summarization import Summarization, by_sentence, rouge
 from worker.tasks.seq2seq.translation import Translation
-from worker.training import label_smoothing
+from worker.training.loss import label_smoothing
 from worker.training.objective import Forward
+
+pytestmark = pytest.mark.usefixtures("trainings")
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
@@ -129,7 +131,7 @@ class TestFeatures:
         lengths = {len(row) for row in splits["validation"].features["labels"]}
         assert lengths == {5}
 
-    def test_tells_what_was_cut(self, make_job: Make) -> None:
+    def test_reports_what_was_cut(self, make_job: Make) -> None:
         job = make_job()
         job.prepare()
         messages = [event.message for event in job.notices if isinstance(event, Notice)]

@@ -6,7 +6,7 @@ import pytest
 import sacrebleu
 
 from service.contract.failures import FailureCode
-from service.contract.spec import JobSpec
+from service.contract.spec.spec import JobSpec
 from worker.data.table import RowError
 from worker.tasks.row_checks import ROW_CHECKS
 from worker.tasks.seq2seq.translation import bleu

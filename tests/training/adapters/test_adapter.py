@@ -10,7 +10,7 @@ import transformers
 from service.contract.failures import FailureCode
 from tests.contract.factories import job_spec
 from tests.support.models import minilm_dir, save_tiny_bert
-from tests.training.support import fails_with
+from tests.training.support.jobs import fails_with
 from worker.training import build
 from worker.training.adapters import quantization
 from worker.training.adapters.adapter import export, wrap
@@ -284,7 +284,7 @@ class TestFewBits:
 
 
 class TestIdentity:
-    def test_tells_base_weights_apart(self, tmp_path: Path) -> None:
+    def test_distinguishes_base_weights(self, tmp_path: Path) -> None:
         one, same, other = (
             save_tiny_bert(tmp_path / name, seed=seed)
             for name, seed in (("one", 0), ("same", 0), ("other", 1))

@@ -8,7 +8,7 @@ import transformers
 
 from service.contract.failures import FailureCode
 from tests.contract.factories import job_spec
-from tests.training.support import fails_with
+from tests.training.support.jobs import fails_with
 from worker.training.adapters import checks
 
 

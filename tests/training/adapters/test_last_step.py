@@ -11,7 +11,7 @@ import transformers
 
 from service.contract.failures import FailureCode, StageError
 from tests.contract.factories import job_spec
-from tests.training.support import fails_with
+from tests.training.support.jobs import fails_with
 from worker.training import build
 from worker.training.adapters import adapter
 from worker.training.adapters.checks import check
@@ -40,6 +40,7 @@ T5: Final[dict[str, Any]] = {
 }
 LM: Final = "AutoModelForCausalLM"
 CLASSES: Final = "AutoModelForSequenceClassification"
+MASKED: Final = "AutoModelForMaskedLM"
 SEQ2SEQ: Final = "AutoModelForSeq2SeqLM"
 
 MODELS: Final[dict[str, tuple[Any, str, str]]] = {
@@ -71,6 +72,7 @@ MODELS: Final[dict[str, tuple[Any, str, str]]] = {
         "causal-lm",
     ),
     "bert": (transformers.BertConfig(**SHAPE), CLASSES, "text-classification"),
+    "masked": (transformers.BertConfig(**SHAPE), MASKED, "masked-lm"),
     "reward": (
         transformers.LlamaConfig(**SHAPE | {"num_labels": 1}),
         CLASSES,
@@ -98,11 +100,23 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "bias on the embedding": {"target_modules": EMBEDDING, "lora_bias": True},
     "convolution": {"target_modules": ["conv1d"]},
     "bias on the convolution": {"target_modules": ["conv1d"], "lora_bias": True},
-    "saved whole": {"modules_to_save": ["@norm"]},
+    "saved whole": {"modules_to_save": ["norm"]},
+    "embeddings whole": {"modules_to_save": ["embedding", "head"]},
+    "embedding whole": {"modules_to_save": ["embedding"]},
+    "head whole": {"modules_to_save": ["head"]},
+    "lora on the head": {"target_modules": r".*(lm_head|predictions\.decoder)"},
 }
-NORMS: Final = {"gpt2": "ln_f", "mamba": "norm_f", "bert": "LayerNorm", "t5": "final_layer_norm"}
+NAMES: Final[dict[str, dict[str, str]]] = {
+    "llama": {"norm": "norm", "embedding": "embed_tokens", "head": "lm_head"},
+    "gpt2": {"norm": "ln_f", "embedding": "wte", "head": "lm_head"},
+    "mamba": {"norm": "norm_f", "embedding": "embeddings", "head": "lm_head"},
+    "bert": {"norm": "LayerNorm", "embedding": "word_embeddings", "head": "classifier"},
+    "masked": {"norm": "LayerNorm", "embedding": "word_embeddings", "head": "decoder"},
+    "reward": {"norm": "norm", "embedding": "embed_tokens", "head": "score"},
+    "t5": {"norm": "final_layer_norm", "embedding": "shared", "head": "lm_head"},
+}
 BASE: Final = "because the base layer has no bias"
-TIED: Final = "shares its weight with another module"
+TIED: Final = "shares its weight with"
 UNFIT: Final = "does not fit the model"
 ABSENT: Final = "which matches no module"
 IDS: Final = torch.tensor([[5, 9, 3, 17, 8, 30, 4, 22, 11], [6, 6, 31, 12, 9, 3, 14, 25, 39]])
@@ -110,12 +124,18 @@ IDS: Final = torch.tensor([[5, 9, 3, 17, 8, 30, 4, 22, 11], [6, 6, 31, 12, 9, 3,
 
 def refusal(model: str, option: str) -> str | None:
     """Why the combination cannot be merged; None if it must work."""
+    if model == "mamba" and option.endswith("whole"):  # all that is linear is adapted, too
+        return UNFIT
     if "convolution" in option:
         return UNFIT if model == "mamba" else ABSENT
     if "embedding" in option:
         if option.startswith("bias"):
             return UNFIT
-        return TIED if model in ("gpt2", "mamba", "t5") else None
+        return TIED if model == "t5" else None
+    if "head" in option:
+        if option.startswith("lora") and model in ("bert", "reward"):
+            return ABSENT
+        return TIED if model == "t5" else None
     if model == "mamba":  # its kernels read `out_proj`'s weight themselves
         return UNFIT
     if model == "mixtral" and option in ("dora", "lora_bias", "bias of lora", "orthogonal"):
@@ -148,7 +168,8 @@ def logits(model: Any) -> torch.Tensor:
 def spec_of(model: str, option: str, *, merge: bool) -> Any:
     options = {**LORA, **OPTIONS[option], "merge": merge}
     if "modules_to_save" in options:
-        options["modules_to_save"] = [NORMS.get(model, "norm")]
+        names = NAMES.get(model, NAMES["llama"])
+        options["modules_to_save"] = [names[part] for part in options["modules_to_save"]]
     return job_spec(task=MODELS[model][2], peft=options)
 
 
@@ -173,7 +194,7 @@ def trained(model: str, spec: Any, base: Path) -> Any:
 
 
 def combinations(*fast: str) -> list[Any]:
-    """All, of which those of models other than Llama are heavy, except their options `fast`."""
+    """All of them; those of models other than Llama are heavy, except the options `fast`."""
     return [
         pytest.param(
             model, option, marks=[] if model == "llama" or option in fast else [pytest.mark.heavy]
@@ -184,7 +205,7 @@ def combinations(*fast: str) -> list[Any]:
 
 
 class TestSavedAndLoaded:
-    @pytest.mark.parametrize(("model", "option"), combinations("lora_bias"))
+    @pytest.mark.parametrize(("model", "option"), combinations("lora_bias", "embeddings whole"))
     def test_merged_it_has_the_same_logits(
         self, bases: dict[str, Path], tmp_path: Path, model: str, option: str
     ) -> None:
@@ -222,7 +243,7 @@ class TestSavedAndLoaded:
 
 
 class TestOfAnEarlierRelease:
-    def test_the_failure_says_how_to_get_the_adapter(self, bases: dict[str, Path]) -> None:
+    def test_the_failure_explains_how_to_get_the_adapter(self, bases: dict[str, Path]) -> None:
         """A training that was accepted before `prepare` knew, and its promotion."""
         made = trained("llama", spec_of("llama", "lora_bias", merge=True), bases["llama"])
         with pytest.raises(StageError) as caught:
@@ -241,6 +262,9 @@ class TestOfAnEarlierRelease:
         class Full(torch.nn.Linear):
             def merge_and_unload(self, *, safe_merge: bool) -> None:
                 raise torch.OutOfMemoryError("CUDA out of memory")
+
+            def get_base_model(self) -> torch.nn.Module:
+                return self
 
         with pytest.raises(torch.OutOfMemoryError):
             adapter.merge(Full(1, 1))  # type: ignore[arg-type]

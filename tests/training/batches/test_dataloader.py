@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from service.contract.training import TrainingSpec
+from service.contract.spec.training import TrainingSpec
 from tests.contract.factories import job_spec
-from tests.training.support import Job, Killed, Recorder, at_checkpoint, rows, run
-from worker.stages import train_inputs
+from tests.training.support.jobs import Job, Killed, Recorder, at_checkpoint, rows, run
+from worker.stages.train import inputs
 from worker.training import build, precision
 from worker.training.batches.dataloader import Loader, chunks, for_device
 
@@ -25,6 +25,7 @@ def process_ids(group: list[Mapping[str, Any]]) -> Any:
     return {"pid": torch.tensor(os.getpid())}
 
 
+@pytest.mark.usefixtures("processes")
 class TestLoader:
     @pytest.mark.parametrize("options", [{}, WORKERS])
     def test_it_draws_no_random_number(self, options: dict[str, Any]) -> None:
@@ -109,7 +110,7 @@ class TestForDevice:
         monkeypatch.setattr(precision, "notices", lambda *_, **__: [])
         for on_gpu, workers in ((False, 0), (True, 2)):
             monkeypatch.setattr(build, "on_gpu", lambda _spec, on=on_gpu: on)
-            training = train_inputs.for_device(request, lambda _event: None).spec.training
+            training = inputs.for_device(request, lambda _event: None).spec.training
             assert training.dataloader_num_workers == workers
 
     def test_no_cuda_is_looked_for_where_nothing_is_pinned(
@@ -123,6 +124,7 @@ class TestForDevice:
         assert not Loader(rows(2), collate, training)._loader.pin_memory
 
 
+@pytest.mark.usefixtures("processes")
 class TestTraining:
     @pytest.mark.parametrize("persistent", [False, True])
     def test_workers_change_nothing_also_after_a_kill(

@@ -14,7 +14,7 @@ from transformers import (
     AutoTokenizer,
 )
 
-from service.contract.events import CheckpointSaved
+from service.contract.stage.events import CheckpointSaved
 from tests.data.squad_sample import squad_dataset, squad_file
 from tests.support.models import (
     save_tiny_bert,
@@ -24,8 +24,8 @@ from tests.support.models import (
     save_tiny_xlnet,
 )
 from tests.tasks.stages import job_of
-from tests.training.pairs import EXAMPLES, Both, Suite, of_rows, texts
-from tests.training.support import PLAIN
+from tests.training.support.jobs import PLAIN
+from tests.training.support.pairs import EXAMPLES, Both, Suite, of_rows, texts
 
 pytestmark = [pytest.mark.long, pytest.mark.heavy, pytest.mark.timeout(900)]
 
@@ -156,7 +156,7 @@ def _tiny(suite: Suite) -> None:
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Both]:
+def ran(tmp_path_factory: pytest.TempPathFactory, processes: None) -> dict[str, Both]:
     folder = tmp_path_factory.mktemp("shared")
     suite = Suite(folder)
     _tiny(suite)

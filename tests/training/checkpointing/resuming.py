@@ -1,7 +1,7 @@
 """A training to interrupt, and the numbers that must not change by it."""
 
-from service.contract.stages import TrainResult
-from tests.training.support import Job, Recorder, run
+from service.contract.stage.stages import TrainResult
+from tests.training.support.jobs import Job, Recorder, run
 
 EVERY_STEP = {
     "num_train_epochs": 2.6,

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch.testing._internal.two_tensor import TwoTensor
 
-from service.contract.events import CheckpointSaved, Metric, Notice, PhaseChanged, StageEvent
 from service.contract.failures import FailureCode
+from service.contract.stage.events import CheckpointSaved, Metric, Notice, PhaseChanged, StageEvent
 from service.contract.states import Phase
-from tests.training.support import ROLLBACK as ROLLBACK
-from tests.training.support import Job, Recorder, TinyObjective, fails_with, rollbacks, run
+from tests.training.support.jobs import ROLLBACK as ROLLBACK
+from tests.training.support.jobs import Job, Recorder, TinyObjective, fails_with, rollbacks, run
 from worker.devices import memory
 from worker.stages.base import Stopped
 from worker.storage import atomic_dir
@@ -34,7 +34,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in folder.iterdir() if p.suffix != ".json"}
 
 
-def told(step: int) -> Callable[[StageEvent], bool]:
+def reports_step(step: int) -> Callable[[StageEvent], bool]:
     return lambda event: isinstance(event, Metric) and event.step == step
 
 
@@ -64,7 +64,7 @@ class Writes:
         self.log.append(f"written {folder.name}")
 
     def hold_until(self, seen: Callable[[StageEvent], bool]) -> Recorder:
-        """No byte is written before the training has told of such an event."""
+        """No byte is written before the training has sent such an event."""
         there = threading.Event()
 
         def listen(event: StageEvent) -> bool:
@@ -111,7 +111,7 @@ class TestSnapshot:
         expected, _ = run(waiting.request())
         assert set(writes.threads) == {"MainThread"}
         job = make_job(**options)
-        result, recorder = run(job.request(), writes.hold_until(told(5)))
+        result, recorder = run(job.request(), writes.hold_until(reports_step(5)))
         assert recorder.checkpoint_steps() == [3, 6]
         assert writes.daemons == {"checkpoint"}
         for step in ("3", "6"):
@@ -194,8 +194,8 @@ class TestOneAtATime:
         _, recorder = run(make_job(max_steps=3, save_steps=1).request())
         assert set(writes.threads) == {"MainThread"}
         assert recorder.checkpoint_steps() == [1, 2, 3]
-        [said] = [e for e in recorder.of(Notice) if "free memory" in e.message]
-        assert said.data["copy_bytes"] > 1000
+        [notice] = [e for e in recorder.of(Notice) if "free memory" in e.message]
+        assert notice.data["copy_bytes"] > 1000
 
     def test_a_strategy_that_copies_states_needs_no_memory_for_another(
         self, make_job: Callable[..., Job], writes: Writes, monkeypatch: pytest.MonkeyPatch
@@ -220,7 +220,7 @@ class TestEnds:
             original(held, file, trained_only=trained_only)
 
         def after_the_thread(event: StageEvent) -> bool:
-            if told(5)(event):
+            if reports_step(5)(event):
                 for thread in threading.enumerate():
                     if thread.name == "checkpoint":
                         thread.join()
@@ -258,7 +258,7 @@ class TestEnds:
         """The one that is being written, and that of the step in hand."""
         writes.hold_until_waited_for(monkeypatch)
         job = make_job(max_steps=20, save_steps=2)
-        recorder = Recorder(stop_after=told(3))
+        recorder = Recorder(stop_after=reports_step(3))
         with pytest.raises(Stopped):
             run(job.request(), recorder)
         # Asked at the numbers of step 3: the step after it is the last.
@@ -271,7 +271,7 @@ class TestEnds:
     ) -> None:
         writes.hold_until_waited_for(monkeypatch)
         result, recorder = run(make_job(**ROLLBACK).request())
-        assert [said["restored_step"] for said in rollbacks(recorder)] == [0]
+        assert [rollback["restored_step"] for rollback in rollbacks(recorder)] == [0]
         assert recorder.checkpoint_steps() == [0, 3, 6, 8]
         assert result.steps == 8
 

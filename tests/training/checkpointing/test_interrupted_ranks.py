@@ -7,12 +7,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from service.contract.events import STAGE_EVENT, CheckpointSaved, Failed, StageEvent
 from service.contract.failures import FailureCode
-from service.contract.stages import TrainResult
+from service.contract.stage.events import STAGE_EVENT, CheckpointSaved, Failed, StageEvent
+from service.contract.stage.stages import TrainResult
 from tests.stages.support import Running
-from tests.training.support import Job, Recorder, at_checkpoint
-from tests.training.two import Case, run_on_two
+from tests.training.support.jobs import Job, Recorder, at_checkpoint
+from tests.training.support.two import Case, run_on_two
 from worker import failures
 from worker.stages.base import EXIT_STOPPED
 from worker.storage import atomic_dir
@@ -25,7 +25,7 @@ def start(job: Job, attempt: int, resume_from: Path | None = None) -> Running:
     request = job.request(attempt, resume_from)
     path = request.attempt_dir / "request.json"
     path.write_text(request.model_dump_json())
-    stage = ["tests.training.tiny_stage", str(path)]
+    stage = ["tests.training.support.tiny_stage", str(path)]
     command = ["-P", "-m", "worker.stages.launch_ranks", "2", *stage]
     return Running(command, job.home / "log", {})
 
@@ -43,6 +43,7 @@ def newest(job: Job, recorder: Recorder) -> Path:
     return job.workspace / str(recorder.of(CheckpointSaved)[-1].path)
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize(
     ("strategy", "steps"),
     # Of a whole service: `make chaos`.

@@ -3,27 +3,20 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from chaos.small_disk import NoMountError, leave_free, small_disk
-from service.contract.events import (
-    STAGE_EVENT,
-    CheckpointSaved,
-    Metric,
-    PhaseChanged,
-    StageEvent,
-)
+from chaos.faults.small_disk import NoMountError, leave_free, small_disk
 from service.contract.failures import FailureCode
-from service.contract.stages import TrainResult
+from service.contract.stage.events import CheckpointSaved, Metric, PhaseChanged, StageEvent
+from service.contract.stage.stages import TrainResult
 from service.contract.states import Phase
+from tests.stages.support import Forks
 from tests.training.checkpointing.resuming import EVERY_STEP, STEPS, evaluations, numbers
-from tests.training.support import Job, Killed, Recorder, at_checkpoint, fails_with, rows, run
+from tests.training.support.jobs import Job, Killed, Recorder, at_checkpoint, fails_with, rows, run
 from worker.publishing import hub_repository
 from worker.stages.base import Stopped
 from worker.storage import atomic_dir
@@ -44,7 +37,7 @@ def validation() -> list[dict[str, list[int]]]:
 # Mid-epoch; right before and right after the epoch's shorter last step; the very last.
 EVERYWHERE = (1, 3, 4, 6, STEPS)
 # For what differs in the state of optimizer, schedule and data, not in where the epoch ends.
-IN_BETWEEN = (3, 6)
+IN_BETWEEN = (6,)
 VARIANTS = [
     pytest.param({}, EVERYWHERE, id="fp32 fused linear"),
     pytest.param({"bf16": True}, IN_BETWEEN, id="bf16"),
@@ -60,12 +53,15 @@ VARIANTS = [
         {"optim": "adafactor", "lr_scheduler_type": "constant", "bf16": True},
         IN_BETWEEN,
         id="both",
+        marks=pytest.mark.heavy,
     ),
     pytest.param(
         {"dtype": "bfloat16", "optim": "adafactor"}, IN_BETWEEN, id="bf16 weights, adafactor"
     ),
-    pytest.param({"dtype": "bfloat16"}, IN_BETWEEN, id="bf16 weights, adamw"),
-    pytest.param({"data_seed": 7, "weight_decay": 0.1}, EVERYWHERE, id="own data seed"),
+    pytest.param(
+        {"dtype": "bfloat16"}, IN_BETWEEN, id="bf16 weights, adamw", marks=pytest.mark.heavy
+    ),
+    pytest.param({"data_seed": 7, "weight_decay": 0.1}, IN_BETWEEN, id="own data seed"),
 ]
 
 
@@ -90,15 +86,21 @@ class TestBitExact:
             assert resumed.baseline == whole.baseline
             assert resumed.metrics["train_loss"] == whole.metrics["train_loss"]
 
+    @pytest.mark.usefixtures("processes")
     def test_after_a_kill_in_a_process_of_its_own(
         self, make_job: Callable[..., Job], validation: Any
     ) -> None:
+        """As the supervisor starts it."""
         options: dict[str, Any] = {**EVERY_STEP, "logging_steps": 3, "save_steps": 2, "bf16": True}
         whole, recorder = run(make_job(**options, validation=validation).request())
         job = make_job(**options, validation=validation)
         checkpoint = interrupt(job, 4)  # one step into the window of a logged loss
-        resumed, events = run_process(job, attempt=2, resume_from=checkpoint)
-        again = Recorder(events=events)
+        request = job.request(attempt=2, resume_from=checkpoint)
+        path = request.attempt_dir / "request.json"
+        path.write_text(request.model_dump_json())
+        ended = Forks("tests.training.support.tiny_stage", job.home / "hub").run(path)
+        assert ended.status == 0, ended.log
+        resumed, again = TrainResult.model_validate(ended.result), Recorder(events=ended.events)
         assert resumed.weights_sha256 == whole.weights_sha256
         assert numbers(again, 4) == numbers(recorder, 4)
         assert list(again.train_values("loss")) == [6, 9]
@@ -130,6 +132,22 @@ class TestSoftStop:
         "per_device_eval_batch_size": 2,
     }
 
+    @pytest.fixture(scope="class")
+    def kept(self) -> list[tuple[TrainResult, Recorder]]:
+        return []
+
+    @pytest.fixture
+    def whole(
+        self,
+        kept: list[tuple[TrainResult, Recorder]],
+        make_job: Callable[..., Job],
+        validation: Any,
+    ) -> tuple[TrainResult, Recorder]:
+        """What is not stopped, made once: when it saves changes no number."""
+        if not kept:
+            kept.append(run(make_job(**self.OPTIONS, validation=validation).request()))
+        return kept[0]
+
     def stopped(self, job: Job, stop_after: Callable[[StageEvent], bool]) -> tuple[Path, Recorder]:
         """A first attempt that is asked to stop; its newest checkpoint."""
         recorder = Recorder(stop_after=stop_after)
@@ -146,13 +164,14 @@ class TestSoftStop:
         self,
         make_job: Callable[..., Job],
         validation: Any,
+        whole: tuple[TrainResult, Recorder],
         strategy: str,
         logged: int,
         step: int,
     ) -> None:
-        """Asked while the numbers of `logged` are told: the step after it is the last."""
+        """Asked while the numbers of `logged` are reported: the step after it is the last."""
+        undisturbed, recorder = whole
         options = {**self.OPTIONS, "save_strategy": strategy}
-        whole, recorder = run(make_job(**options, validation=validation).request())
         job = make_job(**options, validation=validation)
         folder, first = self.stopped(
             job, lambda event: isinstance(event, Metric) and is_train(event, logged)
@@ -164,8 +183,8 @@ class TestSoftStop:
         resumed, again = run(job.request(2, resume_from=folder))
         assert numbers(again, 0) == numbers(recorder, step)
         assert evaluations(again, 0) == evaluations(recorder, step - 1)
-        assert resumed.weights_sha256 == whole.weights_sha256
-        assert resumed.metrics["train_loss"] == whole.metrics["train_loss"]
+        assert resumed.weights_sha256 == undisturbed.weights_sha256
+        assert resumed.metrics["train_loss"] == undisturbed.metrics["train_loss"]
 
     def test_an_evaluation_is_left_and_made_again(
         self, make_job: Callable[..., Job], validation: Any
@@ -243,9 +262,17 @@ class TestUnreadable:
     def job(self, make_job: Callable[..., Job]) -> Job:
         return make_job(max_steps=3, save_steps=1)
 
+    @pytest.fixture(scope="class")
+    def kept(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        return tmp_path_factory.mktemp("kept") / "checkpoint"
+
     @pytest.fixture
-    def checkpoint(self, job: Job) -> Path:
-        return interrupt(job, 2)
+    def checkpoint(self, job: Job, kept: Path) -> Path:
+        """Written once, and copied for each test."""
+        if not kept.exists():
+            shutil.copytree(interrupt(job, 2), kept)
+            return job.checkpoint(2)
+        return Path(shutil.copytree(kept, job.checkpoint(2)))
 
     def refused(self, job: Job, checkpoint: Path) -> str:
         with fails_with(FailureCode.CHECKPOINT_UNREADABLE) as caught:
@@ -302,7 +329,7 @@ class TestUnreadable:
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
+def disk(tmp_path: Path, processes: None) -> Iterator[Path]:
     """A file system of 1 MiB for the checkpoints; the model's settings lie elsewhere."""
     try:
         with small_disk(tmp_path / "small", mebibytes=1) as folder:
@@ -355,24 +382,3 @@ class TestDiskFull:
         with fails_with(FailureCode.DISK_FULL) as caught:
             run(job.request())
         assert "the model's settings were written" in caught.value.failure.message
-
-
-def run_process(
-    job: Job, attempt: int, resume_from: Path | None = None
-) -> tuple[TrainResult, list[StageEvent]]:
-    """The stage as the supervisor starts it."""
-    request = job.request(attempt, resume_from)
-    path = request.attempt_dir / "request.json"
-    path.write_text(request.model_dump_json())
-    read, write = os.pipe()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.training.tiny_stage", str(path)],
-        env={**os.environ, "FINETUNE_EVENT_FD": str(write), "OMP_NUM_THREADS": "1"},
-        pass_fds=[write],
-    )
-    os.close(write)
-    with os.fdopen(read, "rb") as pipe:
-        events = [STAGE_EVENT.validate_json(line) for line in pipe]
-    assert process.wait() == 0
-    assert events[-1].type == "finished"
-    return TrainResult.model_validate(events[-1].result), events

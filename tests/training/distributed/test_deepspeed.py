@@ -11,12 +11,13 @@ import torch
 from accelerate import Accelerator
 from safetensors.torch import load_file
 
-from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
-from service.contract.spec import JobSpec
+from service.contract.spec.spec import JobSpec
+from service.contract.stage.events import Notice
 from tests.contract.factories import job_spec
 from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_llama
-from tests.training.pairs import (
+from tests.training.support.jobs import tiny_model
+from tests.training.support.pairs import (
     CHOSEN,
     Both,
     Suite,
@@ -29,7 +30,6 @@ from tests.training.pairs import (
     conversations,
     texts,
 )
-from tests.training.support import tiny_model
 from worker.training import build
 from worker.training.distributed import deepspeed as zero
 from worker.training.distributed.deepspeed import DeepSpeedStrategy
@@ -84,7 +84,7 @@ RESUMED: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Both]:
+def ran(tmp_path_factory: pytest.TempPathFactory, processes: None) -> dict[str, Both]:
     folder = tmp_path_factory.mktemp("zero")
     suite = Suite(folder, deepspeed())
     _tiny(suite)
@@ -199,9 +199,9 @@ class TestSameAsOne:
     def test_numbers_that_are_not_finite_are_rolled_back(self, ran: dict[str, Both]) -> None:
         assert_equal(ran["rolled back"])
         for each in _both(ran["rolled back"]):
-            told = [n.message for n in each.recorder.of(Notice) if "rollback 1 of" in n.message]
-            assert len(told) == 1
-            assert "was not finite at step 2" in told[0]
+            messages = [n.message for n in each.recorder.of(Notice) if "rollback 1 of" in n.message]
+            assert len(messages) == 1
+            assert "was not finite at step 2" in messages[0]
 
     def test_the_same_model_is_chosen(self, ran: dict[str, Both]) -> None:
         one, two = (each.result for each in _both(ran["best"]))

@@ -13,10 +13,10 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, Offlo
 from torch.distributed.tensor import DTensor
 
 from service.contract.failures import FailureCode, StageError
-from service.contract.fsdp import FSDPSpec
-from service.contract.spec import JobSpec
+from service.contract.spec.fsdp import FSDPSpec
+from service.contract.spec.spec import JobSpec
 from tests.contract.factories import job_spec
-from tests.training.support import tiny_model
+from tests.training.support.jobs import tiny_model
 from worker.training.distributed import fsdp, fsdp_wrapping
 from worker.training.distributed.fsdp import FSDPStrategy
 from worker.training.distributed.ranks import Ranks
@@ -141,7 +141,7 @@ class TestInJobPrecision:
         assert self.policy("cuda", FastPaths(), bf16=False) is None
         assert self.policy("cpu", FastPaths()) is None
 
-    def test_what_the_job_says(self) -> None:
+    def test_what_the_job_reports(self) -> None:
         paths = FastPaths()
         given = {"param_dtype": "float32", "reduce_dtype": None}
         assert self.policy("cuda", paths, mixed_precision_policy=given) == given

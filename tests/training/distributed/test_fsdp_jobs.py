@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from service.contract.events import Notice
+from service.contract.stage.events import Notice
 from tests.support.models import (
     save_tiny_bert,
     save_tiny_gpt2,
@@ -17,7 +17,7 @@ from tests.support.models import (
     save_tiny_t5,
     save_tiny_xlnet,
 )
-from tests.training.pairs import (
+from tests.training.support.pairs import (
     CHOSEN,
     EXAMPLES,
     Both,
@@ -30,9 +30,11 @@ from tests.training.pairs import (
     assert_same_model,
     assert_written_in_the_background,
     example,
+    heavy,
     of_rows,
     questions,
     texts,
+    with_heavy,
 )
 
 pytestmark = pytest.mark.long
@@ -66,51 +68,59 @@ def _tiny(suite: Suite) -> None:
         "optim": "adamw_torch_fused",
     }
     suite.tiny("clipped", **clipped, strategy=fsdp(sync_each_batch=True))
-    kept = fsdp(reshard_after_forward=False)
-    suite.tiny("kept", **few, strategy=kept, optim="sgd", optim_args="momentum=0.9")
     one = fsdp(auto_wrap_policy="no_wrap")
     suite.tiny("one group", **few, strategy=one, optim="adagrad", padding_free=True)
-    by_size = fsdp(auto_wrap_policy="size_based_wrap", min_num_params=3000)
-    suite.tiny("by size", **few, strategy=by_size, optim="rmsprop")
+    kept = fsdp(
+        auto_wrap_policy="size_based_wrap", min_num_params=3000, reshard_after_forward=False
+    )
+    suite.tiny("by size, kept", **few, strategy=kept, optim="sgd", optim_args="momentum=0.9")
     suite.tiny("bf16", **few, bf16=True)
     half = {"param_dtype": "bfloat16", "reduce_dtype": "bfloat16"}
     suite.tiny("half", **few, strategy=fsdp(mixed_precision_policy=half))
-    suite.tiny("checkpointed", **few, gradient_checkpointing=True, label_smoothing_factor=0.1)
+    smoothed: dict[str, Any] = {"label_smoothing_factor": 0.1, "optim": "rmsprop"}
+    suite.tiny("checkpointed", **few, **smoothed, gradient_checkpointing=True)
     suite.tiny("best", **CHOSEN)
     suite.tiny("whole", gradient_accumulation_steps=3, save_steps=1, dropout=0.1, max_steps=6)
 
 
+FEW: dict[str, Any] = {"max_steps": 2}
+
+
 def _tasks(suite: Suite, folder: Path) -> None:
-    bert, gpt2 = save_tiny_bert(folder / "bert", dropout=0.0), folder / "gpt2"
-    few = {"max_steps": 2}
-    suite.task("causal-lm", texts("causal-lm", save_tiny_gpt2(gpt2, dropout=0.0)), **few)
-    suite.task("masked-lm", texts("masked-lm", bert), **few)
+    gpt2 = save_tiny_gpt2(folder / "gpt2", dropout=0.0)
+    suite.task("causal-lm", texts("causal-lm", gpt2), **FEW)
     lora = {"method": "lora", "target_modules": ["c_attn"]}
-    suite.task("lora", adapted(gpt2, **lora), **few)
-    suite.task("merged", adapted(gpt2, **lora, merge=True), **few)
+    suite.task("merged", adapted(gpt2, **lora, merge=True), **FEW)
     # Without unanswerable questions a third of the head gets no gradient.
     xlnet = save_tiny_xlnet(folder / "xlnet", dropout=0.0)
     beams = questions(xlnet, head="beam-search", start_n_top=3, end_n_top=3)
-    suite.task("beam search", beams, **few)
+    suite.task("beam search", beams, **FEW)
+    llama = save_tiny_llama(folder / "llama")
+    narrow = {"peft": {"method": "lora", "target_modules": ["q_proj"]}}
+    suite.task("kto with lora", lambda home: _kto(llama, home) | narrow, **FEW)
+
+
+def _further_tasks(suite: Suite, folder: Path) -> None:
+    suite.task("masked-lm", texts("masked-lm", folder / "bert"), **FEW)
     words = [json.loads(line)["text"] for line in SUMMARIES.read_text().splitlines()[:60]]
     t5 = save_tiny_t5(folder / "t5", words, dropout=0.0)
-    suite.task("summarization", _summaries(t5), **few)
-    llama = save_tiny_llama(folder / "llama")
-    suite.task("preference", answers("preference", llama), **few)
-    narrow = {"peft": {"method": "lora", "target_modules": ["q_proj"]}}
-    suite.task("kto", lambda home: _kto(llama, home) | narrow, **few)
+    suite.task("summarization", _summaries(t5), **FEW)
+    suite.task("preference", answers("preference", folder / "llama"), **FEW)
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Both]:
+def ran(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, processes: None
+) -> dict[str, Both]:
     folder = tmp_path_factory.mktemp("fsdp")
     suite = Suite(folder, "fsdp")
     _tiny(suite)
     suite.resume("resumed", "whole", 4)
     _tasks(suite, folder)
-    suite.then(
-        "example", example(folder / "example", "question-answering-fsdp.yaml", folder / "bert")
-    )
+    bert = save_tiny_bert(folder / "bert", dropout=0.0, tokens=30_522)
+    suite.then("example", example(folder / "example", "question-answering-fsdp.yaml", bert))
+    if with_heavy(request):
+        _further_tasks(suite, folder)
     return suite.run()
 
 
@@ -123,9 +133,9 @@ class TestSameAsOne(SameAsOne):
     @pytest.mark.parametrize(
         "name",
         [
-            *("plain", "clipped", "kept", "one group", "by size", "checkpointed", "best"),
-            *("causal-lm", "masked-lm", "lora", "merged", "beam search", "summarization"),
-            *("preference", "kto"),
+            *("plain", "clipped", "one group", "by size, kept", "checkpointed", "best"),
+            *("causal-lm", "merged", "beam search", "kto with lora"),
+            *heavy("masked-lm", "summarization", "preference"),
         ],
     )
     def test_losses_and_metrics(self, ran: dict[str, Both], name: str) -> None:
@@ -141,7 +151,7 @@ class TestSameAsOne(SameAsOne):
 class TestSplit:
     @pytest.mark.parametrize(
         ("name", "groups"),
-        [("plain", 3), ("one group", 1), ("by size", 7), ("masked-lm", 3), ("beam search", 3)],
+        [("plain", 3), ("one group", 1), ("by size, kept", 7), ("beam search", 3)],
     )
     def test_each_block_is_a_group(self, ran: dict[str, Both], name: str, groups: int) -> None:
         assert _held(ran[name])["groups"] == groups
@@ -156,7 +166,7 @@ class TestFinished:
         assert_same_model(ran["causal-lm"])
 
     def test_adapters_have_the_same_files(self, ran: dict[str, Both]) -> None:
-        for name in ("lora", "merged"):
+        for name in ("kto with lora", "merged"):
             one, two = (
                 {file.name for file in (o.request.workspace / str(o.result.output_dir)).iterdir()}
                 for o in (ran[name].one, ran[name].two)

@@ -13,10 +13,10 @@ import pytest
 import torch
 from accelerate import Accelerator
 
-from service.contract.spec import JobSpec
+from service.contract.spec.spec import JobSpec
 from tests.contract.factories import job_spec
-from tests.training.support import Job, tiny_model
-from worker.stages.train_inputs import load_parts
+from tests.training.support.jobs import Job, tiny_model
+from worker.stages.train.inputs import load_parts
 from worker.training import build
 from worker.training.distributed import registry
 from worker.training.distributed.fsdp import FSDPStrategy
@@ -80,6 +80,7 @@ def shared_mappings() -> int:
 
 
 class TestReadOnce:
+    @pytest.mark.usefixtures("processes")
     def test_the_others_have_what_the_first_has_read(self, tmp_path: Path) -> None:
         def work(ranks: Ranks) -> Any:
             torch.manual_seed(ranks.rank)
@@ -113,6 +114,7 @@ class TestReadOnce:
         expected = tiny_model().state_dict()
         assert first["weights"] == {name: value.tolist() for name, value in expected.items()}
 
+    @pytest.mark.usefixtures("processes")
     def test_what_one_writes_is_its_own(self, tmp_path: Path) -> None:
         def work(ranks: Ranks) -> Any:
             (weight,) = read_once(lambda: [torch.nn.Parameter(torch.ones(5))], ranks)
@@ -123,6 +125,7 @@ class TestReadOnce:
 
         assert on_two(tmp_path, work) == [[7, 1, 1, 1, 1], [1, 7, 1, 1, 1]]
 
+    @pytest.mark.usefixtures("processes")
     def test_the_memory_is_free_when_the_weights_are(self, tmp_path: Path) -> None:
         def work(ranks: Ranks) -> Any:
             model, _ = read_once(model_with_new_head, ranks)
@@ -135,6 +138,7 @@ class TestReadOnce:
 
         assert on_two(tmp_path, work) == [(True, 0, 3)] * 2
 
+    @pytest.mark.usefixtures("processes")
     def test_kinds_of_weights(self, tmp_path: Path) -> None:
         def made() -> list[torch.nn.Parameter]:
             values = [
@@ -154,6 +158,7 @@ class TestReadOnce:
         expected = [(value.dtype, value.shape, value.tolist()) for value in made()]
         assert on_two(tmp_path, work) == [expected, expected]
 
+    @pytest.mark.usefixtures("processes")
     @pytest.mark.parametrize("reason", ["no such memory", "cannot be opened", "cannot be pickled"])
     def test_each_reads_for_itself_where_nothing_can_be_shared(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str
@@ -184,6 +189,7 @@ class TestReadOnce:
         assert read_once(lambda: value, Ranks()) is value
 
 
+@pytest.mark.usefixtures("processes")
 class TestStage:
     def test_the_model_is_loaded_once(
         self, tmp_path: Path, make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from service.contract.events import Notice
+from service.contract.stage.events import Notice
 from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_llama, save_tiny_xlnet
-from tests.training.pairs import (
+from tests.training.support.pairs import (
     CHOSEN,
     Both,
     SameAsOne,
@@ -19,9 +19,11 @@ from tests.training.pairs import (
     assert_resumed,
     conversations,
     example,
+    heavy,
     judged,
     questions,
     texts,
+    with_heavy,
 )
 
 pytestmark = pytest.mark.long
@@ -34,31 +36,33 @@ RESUMED: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Both]:
+def ran(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, processes: None
+) -> dict[str, Both]:
     folder = tmp_path_factory.mktemp("two")
     suite = Suite(folder)
-    suite.tiny("plain")
+    suite.tiny("plain", num_train_epochs=1)
     accumulated = {"gradient_accumulation_steps": 3, "max_steps": 1, "max_grad_norm": 0.0}
     suite.tiny("gradients", keeps_gradients=True, learning_rate=0.0, **accumulated)
-    suite.tiny("clipped", gradient_accumulation_steps=3, max_grad_norm=0.1)
-    suite.tiny("grouped", group_by_length=True, gradient_accumulation_steps=2)
-    suite.tiny("bf16", bf16=True)
-    suite.tiny("smoothed", label_smoothing_factor=0.1, dataloader_num_workers=1)
-    suite.tiny("logged seldom", logging_steps=7, include_num_input_tokens_seen="all")
+    clipped: dict[str, Any] = {"gradient_accumulation_steps": 3, "max_grad_norm": 0.1}
+    suite.tiny("grouped and clipped", **clipped, group_by_length=True)
+    suite.tiny("bf16", num_train_epochs=1, bf16=True)
+    logged: dict[str, Any] = {"logging_steps": 7, "include_num_input_tokens_seen": "all"}
+    suite.tiny("smoothed, logged seldom", **logged, label_smoothing_factor=0.1)
     suite.tiny("best", **CHOSEN)
-    suite.tiny("own options", strategy={"type": "ddp", "find_unused_parameters": False,
-        "bucket_cap_mb": 1, "gradient_as_bucket_view": True, "broadcast_buffers": False,
-        "static_graph": True, "timeout": 60})  # fmt: skip
-    bert, gpt2 = save_tiny_bert(folder / "bert", dropout=0.0), folder / "gpt2"
+    suite.tiny("own options", num_train_epochs=1, dataloader_num_workers=1,
+        strategy={"type": "ddp", "find_unused_parameters": False, "bucket_cap_mb": 1,
+        "gradient_as_bucket_view": True, "broadcast_buffers": False, "static_graph": True,
+        "timeout": 60})  # fmt: skip
+    bert, gpt2 = save_tiny_bert(folder / "bert", dropout=0.0, tokens=30_522), folder / "gpt2"
     suite.task("question-answering", questions(bert))
-    suite.task("causal-lm", texts("causal-lm", save_tiny_gpt2(gpt2, dropout=0.0)))
+    save_tiny_gpt2(gpt2, dropout=0.0)
     lora = {"peft": {"method": "lora", "target_modules": ["c_attn"]}}
     suite.task("lora", lambda home: {**texts("causal-lm", gpt2)(home), **lora})
     suite.task("masked-lm", texts("masked-lm", bert))
     talks = conversations(save_tiny_llama(folder / "llama"), packing="bfd", max_length=64)
     suite.task("chat", talks)
     suite.task("preference", answers("preference", folder / "llama"))
-    suite.task("kto", answers("preference", folder / "llama", loss_type="kto"))
     # A step has a batch of four answers, and one of a single answer for two processes.
     few: dict[str, Any] = {"gradient_accumulation_steps": 2, "learning_rate": 3e-3}
     suite.task("few answers", judged(folder / "llama"), **few)
@@ -69,7 +73,12 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Both]:
     shown = example(folder / "example", "question-answering-two-processes.yaml", bert)
     suite.then("example", shown)
     suite.tiny("whole", **RESUMED, dropout=0.1, logging_steps=2)
-    for number, step in enumerate((1, 4, 6), start=2):  # also before an epoch's shorter last step
+    steps = [4, 6]  # also before an epoch's shorter last step
+    if with_heavy(request):
+        suite.task("causal-lm", texts("causal-lm", gpt2))
+        suite.task("kto", answers("preference", folder / "llama", loss_type="kto"))
+        steps.append(1)
+    for number, step in enumerate(steps, start=2):
         suite.resume(f"resumed {step}", "whole", step, number)
     return suite.run()
 
@@ -78,9 +87,9 @@ class TestSameAsOne(SameAsOne):
     @pytest.mark.parametrize(
         "name",
         [
-            *("plain", "clipped", "grouped", "smoothed", "logged seldom", "best", "own options"),
-            *("question-answering", "causal-lm", "masked-lm", "lora", "beam search", "chat"),
-            *("preference", "kto", "few answers", "reward"),
+            *("plain", "grouped and clipped", "smoothed, logged seldom", "best", "own options"),
+            *("question-answering", "masked-lm", "lora", "beam search", "chat", "preference"),
+            *("few answers", "reward", *heavy("causal-lm", "kto")),
         ],
     )
     def test_losses_and_metrics(self, ran: dict[str, Both], name: str) -> None:
@@ -88,10 +97,13 @@ class TestSameAsOne(SameAsOne):
 
     def test_further_values(self, ran: dict[str, Both]) -> None:
         assert_equal_values(ran["preference"], "rewards/margins", "rewards/accuracies")
-        assert_equal_values(ran["kto"], "kl", "rewards/chosen", "logps/rejected")
         assert_equal_values(ran["few answers"], "kl", "rewards/margins", "logps/chosen")
         assert max(ran["few answers"].one.recorder.train_values("kl").values()) > 0.01
         assert_equal_values(ran["reward"], "margin", "accuracy")
+
+    @pytest.mark.heavy
+    def test_further_values_of_pairs_as_single_answers(self, ran: dict[str, Both]) -> None:
+        assert_equal_values(ran["kto"], "kl", "rewards/chosen", "logps/rejected")
 
     def test_bf16(self, ran: dict[str, Both]) -> None:
         """Sums of bfloat16 products are rounded in another order."""
@@ -99,7 +111,7 @@ class TestSameAsOne(SameAsOne):
         assert ran["bf16"].two.losses != ran["plain"].two.losses
 
     def test_all_examples_are_counted_once(self, ran: dict[str, Both]) -> None:
-        both = ran["logged seldom"]
+        both = ran["smoothed, logged seldom"]
         epochs = [outcome.result.epochs for outcome in (both.one, both.two)]
         assert epochs == [2.0, 2.0]
         rates = both.two.result.metrics
@@ -122,7 +134,7 @@ class TestExample:
 
 
 class TestResume:
-    @pytest.mark.parametrize("step", [1, 4, 6])
+    @pytest.mark.parametrize("step", [4, 6, pytest.param(1, marks=pytest.mark.heavy)])
     def test_is_exact(self, ran: dict[str, Both], step: int) -> None:
         assert_resumed(ran[f"resumed {step}"].two, ran["whole"].two, step)
 

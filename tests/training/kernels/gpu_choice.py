@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from service.contract.spec import JobSpec
-from tests.training.support import Recorder
+from service.contract.spec.spec import JobSpec
+from tests.training.support.jobs import Recorder
 from worker.training.distributed.ranks import Ranks
 from worker.training.fast_paths import FastPaths
 from worker.training.kernels import gpu_padding_free

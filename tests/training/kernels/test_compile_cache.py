@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from service.contract import prepared_data
-from service.contract.stages import StageRequest
-from tests.training.support import Job, rows, run
+from service.contract.stage import prepared_data
+from service.contract.stage.stages import StageRequest
+from tests.training.support.jobs import Job, rows, run
 from worker.storage import atomic_dir
 from worker.training.kernels import compile_cache
 from worker.training.kernels.compile_cache import Verdict

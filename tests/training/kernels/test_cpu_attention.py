@@ -69,7 +69,7 @@ def test_without_dropout_it_is_torchs(dtype: torch.dtype, inputs: Inputs) -> Non
 
 @pytest.mark.parametrize(("tile", "rows"), [(1, 1), (20, 2), (40, 4), (1 << 20, 128)])
 @pytest.mark.parametrize("kind", ["plain", "causal", "masked", "packed", "packed and causal"])
-def test_tiles_are_no_part_of_the_result(
+def test_tiles_do_not_change_the_result(
     inputs: Inputs,
     monkeypatch: pytest.MonkeyPatch,
     tile: int,

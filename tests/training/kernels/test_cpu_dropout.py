@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from service.contract.spec import JobSpec
-from tests.training.support import Job, run
+from service.contract.spec.spec import JobSpec
+from tests.training.support.jobs import Job, run
 from worker.training import build
 from worker.training.kernels import cpu_dropout, fused_gelu
 from worker.training.kernels.cpu_dropout import keep_bits

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from service.contract.events import Notice
-from tests.training.support import Recorder
+from service.contract.stage.events import Notice
+from tests.training.support.jobs import Recorder
+from worker.storage import verdicts
 from worker.training.distributed.ranks import Ranks
-from worker.training.kernels import equivalence_check
 from worker.training.kernels.equivalence_check import EquivalenceChecker, Numbers, Verdict, compare
 
 CPU = torch.device("cpu")
@@ -116,7 +116,7 @@ class TestVerdicts:
         assert frame.check("fast", {}, lambda: SAME, "") is None
 
     def test_are_bounded(self, frame: EquivalenceChecker, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(equivalence_check, "_KEPT", 2)
+        monkeypatch.setattr(verdicts, "_KEPT", 2)
         for kind in range(4):
             frame.check("fast", {"kind": kind}, lambda: SAME, "")
             for age, file in enumerate(sorted(frame.folder.iterdir(), key=os.path.getmtime)):

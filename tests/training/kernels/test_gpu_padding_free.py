@@ -13,14 +13,14 @@ import torch
 import transformers
 from torch.nn.attention import varlen
 
-from service.contract.events import Notice
 from service.contract.failures import FailureCode
-from tests.fakes import packed_kernels
-from tests.fakes.packed_kernels import PackedKernels
+from service.contract.stage.events import Notice
+from tests.support.gpus import packed_kernels
+from tests.support.gpus.packed_kernels import PackedKernels
 from tests.training.kernels.gpu_choice import CPU, capability, given, spec
 from tests.training.kernels.padding import LLAMA, QA, SIZES, gradients, right
 from tests.training.kernels.padding import batch as left_batch
-from tests.training.support import Job, Recorder, fails_with, run
+from tests.training.support.jobs import Job, Recorder, fails_with, run
 from worker.training import build
 from worker.training.kernels import (
     attention_masks,
@@ -128,7 +128,7 @@ class TestNumbers:
 
     def test_an_empty_sequence_is_not_given_to_a_kernel(self) -> None:
         mask = torch.tensor([[1, 1, 1], [0, 0, 0], [1, 0, 0]])
-        sequences = padding_free._Layout.of(mask).for_kernel("varlen")
+        sequences = padding_free._Layout.from_mask(mask).for_kernel("varlen")
         assert sequences.starts.tolist() == [0, 3, 4, 8]
         assert (sequences.longest, sequences.starts.dtype) == (4, torch.int32)
 
@@ -309,7 +309,7 @@ class TestChoice:
     def test_a_resumed_training_takes_its_own(
         self, kernels: PackedKernels, ampere: None, tmp_path: Path, recorder: Recorder
     ) -> None:
-        """Whatever a comparison would say now."""
+        """Whatever a new comparison would find."""
         kernels.sees_all = True
         kept = {"kernel": "efficient", "is_body": True, "first": 0}
         recorded = {"attention": kept}
@@ -341,7 +341,7 @@ class TestChoice:
         why, chosen = self.choose(tmp_path, recorder, model=model)
         assert (why is None, chosen, recorder.events) == (False, {}, [])
 
-    def test_padding_free_true_says_why_not(
+    def test_padding_free_true_explains_why_not(
         self, kernels: PackedKernels, ampere: None, tmp_path: Path, recorder: Recorder
     ) -> None:
         kernels.sees_all = True

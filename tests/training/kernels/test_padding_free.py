@@ -9,12 +9,12 @@ import torch
 import transformers
 from torch.nn import functional
 
-from service.contract.events import Notice
 from service.contract.failures import FailureCode
-from service.contract.spec import JobSpec
+from service.contract.spec.spec import JobSpec
+from service.contract.stage.events import Notice
 from tests.training.checkpointing.resuming import assert_resumes
 from tests.training.kernels.padding import LENGTHS, LLAMA, QA, SIZES, batch, gradients, right
-from tests.training.support import Job, fails_with, run
+from tests.training.support.jobs import Job, fails_with, run
 from worker.training.kernels import cpu_attention, cpu_dropout, padding_free, selective_head
 
 BERT = transformers.BertConfig(**SIZES)
@@ -147,8 +147,8 @@ def test_the_training_is_the_same(make_job: Callable[..., Job], asked: bool | No
     _, packed = run(make_job(**options, padding_free=asked).request())
     _, padded = run(make_job(**options).request())
     assert packed.train_values("loss") == pytest.approx(padded.train_values("loss"), rel=1e-5)
-    said = [each.data for each in packed.of(Notice) if "padding_free" in each.data]
-    assert said == [{"padding_free": True}]
+    notices = [each.data for each in packed.of(Notice) if "padding_free" in each.data]
+    assert notices == [{"padding_free": True}]
     assert not [each for each in padded.of(Notice) if "padding_free" in each.data]
 
 
@@ -160,8 +160,8 @@ def test_an_adapter_trains_the_same(make_job: Callable[..., Job], adapter: dict[
         request = job.request()
         spec = JobSpec.model_validate(request.spec.model_dump() | {"peft": adapter})
         _, recorder = run(request.model_copy(update={"spec": spec}))
-        said = [each for each in recorder.of(Notice) if "padding_free" in each.data]
-        assert len(said) == (asked is None)
+        notices = [each for each in recorder.of(Notice) if "padding_free" in each.data]
+        assert len(notices) == (asked is None)
         losses.append(recorder.train_values("loss"))
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     assert losses[0][3] != losses[0][1]
@@ -276,7 +276,7 @@ def test_a_row_is_never_taken_for_a_rectangle() -> None:
     """One sequence of 7 tokens in 8 places: filled up it would have the rectangle's shape."""
     mask = torch.ones(1, 8).long()
     mask[0, 0] = 0
-    layout = padding_free._Layout.of(mask)
+    layout = padding_free._Layout.from_mask(mask)
     assert layout.width == 7
 
 

@@ -10,11 +10,11 @@ import torch
 from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION, GreedyLR, get_scheduler
 
 from service.contract.failures import StageError
-from service.contract.training import TrainingSpec
+from service.contract.spec.training import TrainingSpec
 from service.contract.training_arguments.choices import BY_METRIC, SCHEDULE_ARGUMENTS, Schedule
 from tests.training.checkpointing.resuming import assert_resumes
-from tests.training.reference_trainer import run_both
-from tests.training.support import Job, rows
+from tests.training.support.jobs import Job, rows
+from tests.training.support.reference_trainer import run_both
 from worker.training.optim import lr_schedulers
 from worker.training.plan import Plan
 
@@ -41,7 +41,7 @@ BY_STEP = [
 def rates(options: dict[str, Any], steps: int = 10) -> list[float]:
     spec = TrainingSpec(max_steps=steps, learning_rate=1.0, **options)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    schedule = lr_schedulers.build(optimizer, Plan.of(spec, 8))
+    schedule = lr_schedulers.build(optimizer, Plan.from_spec(spec, 8))
     seen = []
     for _ in range(steps):
         seen.append(schedule.learning_rate())
@@ -115,11 +115,13 @@ class TestBySteps:
         groups = [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": lr} for lr in (rate, 0.5)]
         optimizer = torch.optim.SGD(groups, lr=1.0)
         spec = TrainingSpec(max_steps=4, learning_rate=1.0, warmup_steps=0)
-        short = lr_schedulers.build(optimizer, Plan.of(spec, 8))
+        short = lr_schedulers.build(optimizer, Plan.from_spec(spec, 8))
         optimizer.step()
         short.after_step()
         state = short.state_dict()
-        own = lr_schedulers.build(optimizer, Plan.of(spec.model_copy(update={"max_steps": 8}), 8))
+        own = lr_schedulers.build(
+            optimizer, Plan.from_spec(spec.model_copy(update={"max_steps": 8}), 8)
+        )
         own.load_state_dict(state)
         own.follow_plan()
         first, second = (group["lr"] for group in optimizer.param_groups)
@@ -127,7 +129,7 @@ class TestBySteps:
         assert (first is rate) is is_tensor, "the optimizer has kept its tensor"
 
     def test_arguments_that_do_not_fit(self) -> None:
-        options = {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": None}
+        options = {"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"lr_end": "low"}}
         with pytest.raises(StageError, match="lr_scheduler_kwargs") as caught:
             rates(options)
         assert caught.value.failure.details == {"option": "training.lr_scheduler_kwargs"}
@@ -164,7 +166,7 @@ class TestMode:
             "falling loss",
             "falling perplexity",
             "rising loss",
-            "told",
+            "greater_is_better given",
             "mode given",
         ],
     )
@@ -180,7 +182,7 @@ class TestMode:
             **{key: value for key, value in options.items() if key != "mode"},
         )
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-        schedule = lr_schedulers.build(optimizer, Plan.of(spec, 8))
+        schedule = lr_schedulers.build(optimizer, Plan.from_spec(spec, 8))
         for value in values:
             schedule.after_evaluation(value)
         assert (schedule.learning_rate() < 1.0) is falls

@@ -2,6 +2,7 @@
 
 import copy
 import importlib.util
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
@@ -12,12 +13,16 @@ import transformers
 from transformers.training_args import OptimizerNames
 
 from service.contract.failures import FailureCode, StageError
-from service.contract.training import TrainingSpec
-from service.contract.training_arguments.choices import OPTIMIZER_ARGUMENTS, Optimizer
+from service.contract.spec.training import TrainingSpec
+from service.contract.training_arguments.choices import (
+    OPTIMIZER_ARGUMENTS,
+    Optimizer,
+    package_of,
+)
 from service.contract.training_arguments.refused_options import REFUSED_OPTIMIZERS
 from tests.training.checkpointing.resuming import assert_resumes
-from tests.training.factories import tiny_bert
-from tests.training.support import Job, fails_with, run, tiny_model
+from tests.training.support.factories import tiny_bert
+from tests.training.support.jobs import Job, fails_with, run, tiny_model
 from worker.training.optim import optimizers
 
 
@@ -139,6 +144,21 @@ class TestAgainstTrainer:
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
         with fails_with(FailureCode.INVALID_OPTION, "needs the package bitsandbytes"):
             built(tiny_bert(), TrainingSpec(optim="lion_8bit"))
+
+    def test_the_package_of_each_is_known_before(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The service refuses a spec by `package_of` where no worker has the package."""
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+        model, found = tiny_bert(), dict[str, str | None]()
+        for name, build in optimizers.REGISTRY.items():
+            spec = TrainingSpec.model_validate({"optim": name})
+            groups = optimizers.parameter_groups(model, 0.0)
+            request = optimizers.Request(model, groups, spec, {}, torch.device("cuda"))
+            try:
+                build(request)
+                found[name] = None
+            except StageError as error:
+                found[name] = re.findall(r"the package (\w+)", error.failure.message)[0]
+        assert found == {name: package_of(name) for name in get_args(Optimizer)}
 
     @pytest.mark.parametrize("arguments", ["momentum=much", "nesterov=perhaps", "nesterov=true"])
     def test_an_argument_that_does_not_fit(self, arguments: str) -> None:

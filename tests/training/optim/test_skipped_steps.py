@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file
 
 from service.contract.failures import FailureCode
-from tests.training import float16
-from tests.training.support import Job, fails_with, run
+from tests.training.support import float16
+from tests.training.support.jobs import Job, fails_with, run
 from worker.training.optim.skipped_steps import SkippedSteps
 
 OPTIMIZERS = ["adamw_torch", "adamw_torch_fused", "sgd"]

@@ -13,19 +13,19 @@ from typing import Any, Final
 
 from worker.doctor import tiny
 from worker.doctor.check import Context, Finding, failed, ok
-from worker.doctor.jobs import Ended, Jobs, StageFailedError
+from worker.doctor.jobs import FinishedStage, Jobs, StageFailedError
 
 ACTIONS: Final = ("train", "resume", "evaluate", "predict", "adapter")
 TOLERANCES: Final = {"cpu": 1e-4, "cuda": 2e-2}
 """Relative differences of losses, all in float32: a GPU adds numbers in another order."""
 _REMEDY: Final = (
-    "Run `make test ARGS=tests/doctor` on this machine with the versions of constraints.txt; if it "
-    "passes, send this report."
+    "Run `make test-all ARGS=tests/doctor` on this machine with the versions of constraints.txt; "
+    "if it passes, send this report."
 )
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedNumbers:
     """The numbers of a CPU in float32, with the versions of constraints.txt."""
 
     losses: tuple[float, ...]
@@ -39,58 +39,58 @@ class Expected:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
-TABLE: Final[dict[str, Expected]] = {
-    "question-answering": Expected(
+TABLE: Final[dict[str, ExpectedNumbers]] = {
+    "question-answering": ExpectedNumbers(
         losses=(2.64084, 2.04143, 1.60842, 1.39627),
         evaluation={"loss": 1.17847, "exact_match": 100.0, "f1": 100.0},
         adapter=(2.74061, 2.55554, 2.42514, 2.36763),
     ),
-    "causal-lm": Expected(
+    "causal-lm": ExpectedNumbers(
         losses=(5.90694, 5.49329, 5.24341, 5.08167),
         evaluation={"loss": 5.00594, "perplexity": 149.298, "accuracy": 0.24},
         adapter=(5.95255, 5.87945, 5.83903, 5.81805),
         writes="prediction",
     ),
-    "masked-lm": Expected(
+    "masked-lm": ExpectedNumbers(
         losses=(5.85093, 5.60392, 5.39644, 5.31707),
         evaluation={"loss": 5.1111, "perplexity": 165.853, "accuracy": 0.291667},
         adapter=(5.88455, 5.80834, 5.7963, 5.78712),
         writes="masks",
     ),
-    "text-classification": Expected(
+    "text-classification": ExpectedNumbers(
         losses=(0.69444, 0.692352, 0.690437, 0.686056),
         evaluation={"loss": 0.688841, "accuracy": 0.75, "matthews_correlation": 0.52915},
         adapter=(0.693366, 0.693063, 0.692968, 0.692796),
     ),
-    "token-classification": Expected(
+    "token-classification": ExpectedNumbers(
         losses=(0.674067, 0.467081, 0.382718, 0.292499),
         evaluation={"loss": 0.268888, "accuracy": 0.955882, "f1": 0.909091, "ARTICLE_f1": 0.909091},
         adapter=(0.717929, 0.631648, 0.602315, 0.55343),
     ),
-    "summarization": Expected(
+    "summarization": ExpectedNumbers(
         losses=(5.71416, 4.56159, 4.1673, 3.99719),
         evaluation={"loss": 3.96339, "rouge1": 20.2381, "rougeLsum": 20.2381, "gen_len": 5.0},
         adapter=(6.10494, 5.30091, 4.84776, 4.74602),
     ),
-    "translation": Expected(
+    "translation": ExpectedNumbers(
         losses=(5.71416, 4.56159, 4.1673, 3.99719),
         evaluation={"loss": 3.96339, "bleu": 3.06573, "gen_len": 5.0},
         adapter=(6.10494, 5.30091, 4.84776, 4.74602),
     ),
-    "chat": Expected(
+    "chat": ExpectedNumbers(
         losses=(5.90615, 5.51389, 5.29282, 5.12964),
         evaluation={"loss": 5.05066, "perplexity": 156.125, "accuracy": 0.465753},
         adapter=(5.96748, 5.88528, 5.87128, 5.84549),
         writes="prediction",
     ),
-    "preference": Expected(
+    "preference": ExpectedNumbers(
         losses=(0.0762565, 0.0564764, 0.0454425, 0.0386217),
         evaluation={"loss": 0.045599, "rewards/margins": 3.15159, "logps/chosen": -34.5984},
         adapter=(0.0798676, 0.0806433, 0.0853857, 0.0841664),
         writes="prediction",
         parameters={"reference": "none"},  # an evaluation has no model from before
     ),
-    "reward": Expected(
+    "reward": ExpectedNumbers(
         losses=(0.663221, 0.642062, 0.351653, 0.186219),
         evaluation={"loss": 0.151965, "accuracy": 1.0, "margin": 1.82383, "min_reward": -0.959477},
         adapter=(0.686415, 0.662421, 0.541171, 0.467498),
@@ -128,7 +128,7 @@ class Trial:
         return fault
 
     @cached_property
-    def _trained(self) -> Ended:
+    def _trained(self) -> FinishedStage:
         return self._jobs.train(self._body("train", "validation", "test"), **_TRAINING)
 
     def _train(self) -> str:
@@ -208,6 +208,6 @@ def _near(found: Any, expected: Any, tolerance: float) -> bool:
     return bool(found == expected)
 
 
-def _predictions(ended: Ended, split: str = "") -> Any:
+def _predictions(ended: FinishedStage, split: str = "") -> Any:
     folder = ended.workspace / "attempts" / "1" / "predictions" / split
     return json.loads((folder / "predictions.json").read_bytes())

@@ -34,7 +34,7 @@ def machine_is_short(used: int, largest: Mapping[str, int], limit: int, free: in
     text = f"and only {size(free)} of the machine's were left: {_named(largest)}"
     if needed > limit:
         return _out_of_memory(text, used, limit, processes=dict(largest))
-    return Failure.of(
+    return Failure.from_code(
         FailureCode.INSUFFICIENT_RESOURCES,
         f"The stage used {size(used)} of memory, {text}. It is tried again once {size(needed)} are "
         "free",
@@ -47,7 +47,7 @@ def machine_is_short(used: int, largest: Mapping[str, int], limit: int, free: in
 
 
 def too_many_processes(count: int, most: int) -> Failure:
-    return Failure.of(
+    return Failure.from_code(
         FailureCode.PROCESS_LIMIT,
         f"The stage had {count} processes and threads; FINETUNE_STAGE_PROCESSES allows {most}",
         limit=most,
@@ -56,7 +56,7 @@ def too_many_processes(count: int, most: int) -> Failure:
 
 
 def _out_of_memory(text: str, used: int, limit: int, **details: object) -> Failure:
-    return Failure.of(
+    return Failure.from_code(
         FailureCode.OUT_OF_MEMORY,
         f"The stage used {size(used)} of memory, {text}",
         action=_ADVICE,

@@ -22,7 +22,7 @@ _NOT_OURS: Final = (
 
 
 class NoGroupsError(Exception):
-    """Stages cannot have control groups of their own here; the message says why."""
+    """Stages cannot have control groups of their own here; the message explains why."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,8 @@ def _require_delegated(group: Path, system: System, allowed: frozenset[int] = fr
 
 
 def _is_delegated(group: Path, system: System) -> bool:
-    """Whether nothing else manages what is below: systemd says so, or is not there to do it, or
-    the group is all that a container has."""
+    """Whether nothing else manages the groups below: systemd has delegated them, systemd is absent,
+    or the group is all that a container has."""
     if _is_marked(group):
         return True
     return not system.systemd.is_dir() or not (group.parent / "cgroup.procs").exists()

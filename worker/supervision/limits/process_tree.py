@@ -158,7 +158,7 @@ def _strays(children: Iterable[Process]) -> list[Process]:
     """Of this process's children those that it has adopted from a stage.
 
     A confined process cannot remove its mark, `no_new_privs`; this process's other children do not
-    have it. Where this process has it, its children cannot be told apart.
+    have it. Where this process has it, its children cannot be distinguished.
     """
     if _NO_NEW_PRIVILEGES in _status(os.getpid()):
         return []

@@ -34,7 +34,7 @@ class StageLimits:
     """By the operator; otherwise `disk_bytes` is what was free."""
 
     @classmethod
-    def of(cls, settings: Settings, folder: Path) -> Self:
+    def from_settings(cls, settings: Settings, folder: Path) -> Self:
         """`folder`: where the stage writes."""
         total, disk = memory.total_bytes(), shutil.disk_usage(folder)
         reserve = disk_reserve(disk.total)

@@ -15,7 +15,7 @@ _BLOCK: Final = 512
 _MOST_FILES: Final = 1_000_000
 _COUNT_SECONDS: Final = 30.0
 LEAST_WRITTEN: Final = 64 * 1024**2
-"""Bytes: who has written less, has not filled the disk."""
+"""Bytes: a stage that has written less has not filled the disk."""
 _DUTY: Final = 1000
 """Counting may take a thousandth of the time; a hundred times as much while the disk fills up."""
 
@@ -53,7 +53,7 @@ class WrittenFiles:
             return _too_large(self._bytes, self._limits.disk_bytes)
         if self._files > _MOST_FILES:
             message = f"The stage has made more than {_MOST_FILES} files"
-            return Failure.of(FailureCode.DISK_LIMIT, message, limit=_MOST_FILES)
+            return Failure.from_code(FailureCode.DISK_LIMIT, message, limit=_MOST_FILES)
         if self._free < self._limits.disk_reserve_bytes and self._has_filled_it():
             return self._full()
         return None
@@ -63,7 +63,7 @@ class WrittenFiles:
         caches is there the next time."""
         reserve = self._limits.disk_reserve_bytes
         wrote = self._bytes - (self._first_bytes or 0)
-        return Failure.of(
+        return Failure.from_code(
             FailureCode.DISK_FULL,
             f"The stage has filled the worker's disk: {size(self._free)} are left, and "
             f"{size(reserve)} are kept for everything else",
@@ -115,7 +115,7 @@ def _count(folders: Sequence[Path]) -> tuple[int, int]:
 
 
 def _too_large(used: int, most: int) -> Failure:
-    return Failure.of(
+    return Failure.from_code(
         FailureCode.DISK_LIMIT,
         f"The stage has written {size(used)}; FINETUNE_STAGE_DISK_BYTES allows {size(most)}",
         limit_bytes=most,

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from transformers import GenerationConfig
 
-from service.contract.chat import ChatSpec, GenerateSpec
+from service.contract.tasks.chat import ChatSpec, GenerateSpec
 from worker.failures import invalid_option
 from worker.tasks.base import PreparedSplit
 from worker.tasks.chat import exact_match, rows, templates
@@ -25,7 +25,7 @@ DEFAULT_LIMIT: Final = 8192
 _SHOWN: Final = 1000
 """Characters of a text in a sample."""
 _GREEDY: Final = {"do_sample": False, "temperature": 1.0, "top_k": 50, "top_p": 1.0}
-"""What a model's own config says of sampling does not apply unless the job asks to sample."""
+"""A model's own settings for sampling do not apply unless the job asks to sample."""
 
 
 def settings(generate: GenerateSpec | None) -> Mapping[str, Any] | None:
@@ -83,7 +83,7 @@ class Found:
 
     metrics: dict[str, float]
     rows: dict[int, dict[str, Any]]
-    """Number of the row, from 0 → what the predictions say of it."""
+    """Number of the row, from 0 → its entry in the predictions."""
     samples: list[dict[str, Any]]
 
 
@@ -94,7 +94,7 @@ class Answers:
         pattern = generate.exact_match
         self._pattern = None if pattern is None else ResultPattern(pattern)
 
-    def of(self, split: PreparedSplit, forward: Forward) -> Found:
+    def generated(self, split: PreparedSplit, forward: Forward) -> Found:
         """Answer rows that have a prompt, spread over the split: those that are scored, or without
         a metric those that are shown."""
         prompts = ListColumns(split.features, ["prompt_ids"])

@@ -1,8 +1,8 @@
 """How a chat template reads calls of tools, which differs between families of models.
 
 Most read arguments as an object, DeepSeek's as its JSON text. A turn that calls without a text has
-no `content` for most, and null for DeepSeek-R1's. Some leave out the second call of a turn, or the
-text of one that calls, without a word; rows that have these are refused.
+no `content` for most, and null for DeepSeek-R1's. Some silently leave out the second call of a
+turn, or the text of a turn that calls; rows that have these are refused.
 """
 
 import json
@@ -23,7 +23,7 @@ _VALUES: Final = ("v7q9", "v8q9")
 @dataclass(frozen=True)
 class CallForm:
     content: Mapping[str, Any]
-    """What a turn has that calls without a text."""
+    """The `content` of a turn that calls without a text."""
     is_text: bool
     """Whether arguments are JSON text."""
 
@@ -73,8 +73,9 @@ class Calls:
     """Both the text and the calls of a turn."""
 
     @classmethod
-    def of(cls, template: Template, *, with_tools: bool) -> "Calls":
-        """By rendering short conversations; what the template refuses it says of the rows."""
+    def from_template(cls, template: Template, *, with_tools: bool) -> "Calls":
+        """By rendering short conversations. A template that refuses them is accepted here, and
+        refuses the rows instead."""
         if "tool_calls" not in template.text:
             return cls(_FORMS[0], one=False, several=False, with_text=False)
         probe = _Probe(template, with_tools)

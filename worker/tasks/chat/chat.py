@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from service.contract.chat import ChatSpec
-from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
-from service.contract.spec import JobSpec
-from service.contract.splits import TEST, TRAIN
+from service.contract.spec.spec import JobSpec
+from service.contract.spec.splits import TEST, TRAIN
+from service.contract.stage.events import Notice
+from service.contract.tasks.chat import ChatSpec
 from worker.tasks import describe
 from worker.tasks.base import PrepareContext, PreparedSplit, Task, parameters_of
 from worker.tasks.chat import answers, lengths, templates, tokenizing
@@ -21,7 +21,7 @@ from worker.tasks.common import sequence_features
 from worker.tasks.common.list_columns import ListColumns
 from worker.tasks.describe import Describer
 from worker.training import build
-from worker.training.kernels import chunked_cross_entropy
+from worker.training.loss import chunked_cross_entropy
 from worker.training.objective import Objective
 
 _FORMAT_VERSION: Final = 1  # of the features; a new version prepares data again
@@ -77,6 +77,7 @@ class Chat(Task):
         columns = ListColumns(examples, COLUMNS)
         length = _feature_length(parameters, context)
         _report(split, columns, length, context)
+        _report_thinking(split, examples, context)
         if split == TRAIN and parameters.packing == "bfd":
             count = sequence_features.write_packed(columns, length, context, target)
             rows = len(columns)
@@ -118,9 +119,9 @@ def _feature_length(parameters: ChatSpec, context: PrepareContext) -> int:
 
 
 def _report(split: str, columns: ListColumns, length: int, context: PrepareContext) -> None:
-    """Count what is trained and what is cut, and say so. StageError if no row of a split that is
+    """Count what is trained and what is cut, and report it. StageError if no row of a split that is
     evaluated trains a token."""
-    cut = lengths.Cut.of(columns, length)
+    cut = lengths.Cut.from_lengths(columns, length)
     trained = lengths.trained_within(columns, length)
     context.measures.tokens.add(columns.lengths, cut.rows)
     context.counts.update(
@@ -136,6 +137,22 @@ def _report(split: str, columns: ListColumns, length: int, context: PrepareConte
     elif cut.rows:
         context.notice(lengths.cut_notice(split, length, cut))
     _report_unscored(split, np.flatnonzero(trained == 0), len(columns), length, context)
+
+
+def _report_thinking(split: str, examples: Any, context: PrepareContext) -> None:
+    """Say how many turns of a split are trained, or scored, without their thinking."""
+    turns = np.asarray(examples.with_format("numpy")["without_thinking"])
+    if split == TEST or not turns.any():
+        return
+    rows = int((turns > 0).sum())
+    message = (
+        f"{int(turns.sum()):,} turns of the {split} split, in {rows:,} rows, are trained without "
+        "their thinking: the chat template shows it after the last question only, as it does when "
+        "the model is used. To train no turn without its thinking, set `task.train_on: last`, or "
+        "give each of these turns a row in which it is the last"
+    )
+    data = {"split": split, "turns_without_thinking": int(turns.sum()), "rows": rows}
+    context.notice(Notice(message=message, data=data))
 
 
 def _report_unscored(

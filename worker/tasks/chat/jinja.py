@@ -1,6 +1,6 @@
 """Rendering conversations with the sandboxed Jinja of transformers.
 
-A template may be anybody's: it comes with the model, or in the spec. The sandbox keeps it away from
+A template is untrusted: it comes with the model, or in the spec. The sandbox keeps it away from
 files and from Python's internals, and has no range of more than 100,000 numbers. The length of what
 it writes, its time and its memory are limited here.
 """
@@ -49,7 +49,7 @@ class Template:
     """The tokenizer's special tokens by name, such as `bos_token`."""
 
     def with_variables(self, more: Mapping[str, Any]) -> "Template":
-        """RowError for one that says what the conversation is."""
+        """Raises RowError if a variable would replace a part of the conversation."""
         taken = sorted({"messages", "tools", "documents", "add_generation_prompt"} & more.keys())
         if taken:
             raise RowError(f"the chat template's `{taken[0]}` is not an option of its own")
@@ -75,7 +75,7 @@ class Template:
             message = f"{_took(error)} to write two short turns: correct its loops"
             raise invalid_option(OPTION, message) from error
         except Exception:
-            return ""  # what it refuses is said of each row
+            return ""  # each row that it refuses gets its own error
 
     def render(
         self, messages: Sequence[Message], row: Conversation, *, opens: bool = False

@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from service.contract.events import Notice
+from service.contract.stage.events import Notice
 from worker.tasks.common.list_columns import ListColumns
 
 _STEP: Final = 64
@@ -65,7 +65,7 @@ class Cut:
     """Of these tokens, how many would have been trained."""
 
     @classmethod
-    def of(cls, columns: ListColumns, length: int) -> "Cut":
+    def from_lengths(cls, columns: ListColumns, length: int) -> "Cut":
         over = np.maximum(columns.lengths - length, 0)
         whole = trained_within(columns, int(columns.lengths.max(initial=0)))
         lost = whole - trained_within(columns, length)
@@ -76,7 +76,7 @@ class Cut:
             return "no row is cut"
         return (
             f"{_of(self.rows, 'row')} longer than that {'is' if self.rows == 1 else 'are'} cut at "
-            f"the end, {_of(self.tokens, 'token')} in all, of which {self.trained:,} would have "
+            f"the end, {_of(self.tokens, 'token')} in all; {self.trained:,} of these would have "
             "been trained"
         )
 

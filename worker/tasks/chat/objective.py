@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from service.contract.chat import ChatSpec
+from service.contract.tasks.chat import ChatSpec
 from worker.tasks.base import PreparedSplit
 from worker.tasks.chat import lengths
 from worker.tasks.chat.answers import Answers
@@ -46,7 +46,7 @@ class ChatObjective(NextTokenObjective):
         metrics = self._score(data.features, rows, forward)
         samples: list[dict[str, Any]] = []
         if self._answers is not None:
-            found = self._answers.of(data, forward)
+            found = self._answers.generated(data, forward)
             metrics |= found.metrics
             samples = found.samples
             for number, answer in found.rows.items():

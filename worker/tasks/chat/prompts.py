@@ -2,10 +2,10 @@
 
 from typing import Any, Final
 
-from service.contract.chat import ChatSpec
-from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
-from service.contract.splits import is_validation
+from service.contract.spec.splits import is_validation
+from service.contract.stage.events import Notice
+from service.contract.tasks.chat import ChatSpec
 from worker.data.table import RowError
 from worker.failures import invalid_option
 from worker.tasks.base import PrepareContext
@@ -62,17 +62,17 @@ class Prompts:
             raise invalid_option(exact_match.OPTION, message, row=number + 1) from error
 
     def report(self) -> None:
-        """Say which rows get no answer, and which are not scored. StageError(invalid_option) if no
-        row of a validation split can be scored."""
+        """Report which rows get no answer, and which are not scored. StageError(invalid_option) if
+        no row of a validation split can be scored."""
         self._require_scores()
         if self._too_long:
-            self._say(
+            self._report_rows(
                 self._too_long,
                 "get no answer: with `task.generate.max_new_tokens` their prompts have room for "
                 f"{self._length:,} tokens",
             )
         if self._without_result:
-            self._say(
+            self._report_rows(
                 self._without_result,
                 "do not count for `exact_match`, whose expression does not match their own answers",
             )
@@ -92,7 +92,7 @@ class Prompts:
             f"most {self._length:,} tokens",
         )
 
-    def _say(self, numbers: list[int], what: str) -> None:
+    def _report_rows(self, numbers: list[int], what: str) -> None:
         named = ", ".join(f"{number + 1:,}" for number in numbers[:_NAMED])
         more = ", …" if len(numbers) > _NAMED else ""
         self._context.notice(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
-from service.contract.chat import ChatSpec
+from service.contract.tasks.chat import ChatSpec
 from worker.data.table import RowError
 from worker.tasks.chat import templates
 from worker.tasks.chat.call_forms import Calls
@@ -29,6 +29,9 @@ class Rendered:
     input_ids: list[int]
     trained: list[bool]
     """For each token whether the model learns to write it."""
+    without_thinking: int
+    """How many turns are trained without their thinking: some templates show only that of the
+    turns after the last question."""
 
 
 class Renderer:
@@ -39,7 +42,7 @@ class Renderer:
         self._tokenizer = tokenizer
         self._train_on = parameters.train_on
         self._forms = {
-            with_tools: _Form.of(tokenizer, text, with_tools=with_tools)
+            with_tools: _Form.from_template(tokenizer, text, with_tools=with_tools)
             for with_tools, text in templates.chosen(tokenizer, parameters.chat_template).items()
         }
 
@@ -61,7 +64,8 @@ class Renderer:
         for place, spans in zip(places, whole.spans(places), strict=True):
             found = form.turn(tokens, spans, place)
             trained[found.start : found.stop] = [not rest] * len(found)
-        return Rendered(tokens.ids, trained)
+        shown = set(answers_of(conversation)).difference(places) if rest else places
+        return Rendered(tokens.ids, trained, sum(_loses(messages[n], text) for n in shown))
 
     def prompt(
         self, conversation: Conversation, variables: Mapping[str, Any] | None = None
@@ -100,10 +104,10 @@ class _Form:
     calls: Calls
 
     @classmethod
-    def of(cls, tokenizer: Any, text: str, *, with_tools: bool) -> "_Form":
+    def from_template(cls, tokenizer: Any, text: str, *, with_tools: bool) -> "_Form":
         template = Template(text, dict(tokenizer.special_tokens_map))
-        control = Control.of(tokenizer, template.probe())
-        return cls(template, control, Calls.of(template, with_tools=with_tools))
+        control = Control.from_template(tokenizer, template.probe())
+        return cls(template, control, Calls.from_template(template, with_tools=with_tools))
 
     def messages(self, conversation: Conversation) -> list[Message]:
         """The messages without `weight`; a template that does not know developers reads `system`.
@@ -165,6 +169,14 @@ class _Form:
                     "turns: remove it; the chat template writes it where it belongs",
                     reason="control_token",
                 )
+
+
+def _loses(turn: Message, text: str) -> bool:
+    """Whether the rendered conversation lacks the turn's thinking."""
+    written = str(turn.get("content") or "")
+    inline = written.split("</think>")[0].split("<think>")[-1] if "</think>" in written else ""
+    thinking = str(turn.get("reasoning_content") or inline).strip()
+    return thinking not in text
 
 
 def _texts(conversation: Conversation) -> Iterator[tuple[str, Any]]:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from service.contract.failures import FailureCode
-from service.contract.splits import TEST
-from service.contract.types import TaskParametersModel
+from service.contract.fields.types import TaskParametersModel
+from service.contract.spec.splits import TEST
 from worker.data.table import Row, RowError
 from worker.tasks.chat.conversation import Conversation
 from worker.tasks.chat.problems import Problems
@@ -83,7 +83,7 @@ class RowCleaner:
 
 
 def cleaned(turns: list[Turn], prompt: int, tools: Any, problems: Problems) -> dict[str, Any]:
-    """The cleaned row of `turns`, the first `prompt` of which are the prompt. Raises RowError."""
+    """The cleaned row of `turns`; the first `prompt` turns are the prompt. Raises RowError."""
     texts = [json_text(turn, f"messages[{number}]", problems) for number, turn in enumerate(turns)]
     called = tools_of(tools, problems) if tools is not None else []
     described = json_text(called, "tools", problems) if called else ""

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from service.contract.chat import ChatSpec, GenerateSpec
-from service.contract.spec import JobSpec
+from service.contract.spec.spec import JobSpec
+from service.contract.tasks.chat import ChatSpec, GenerateSpec
 from worker.data.table import RowError
 from worker.failures import invalid_option
 from worker.tasks.base import PrepareContext, PreparedSplit, parameters_of
@@ -15,7 +15,7 @@ from worker.tasks.chat import answers, rows, templates
 from worker.tasks.chat.chat import Chat
 from worker.tasks.chat.rendering import Renderer
 from worker.tasks.common import sequence_features
-from worker.tasks.common.generation import Generates, Generator
+from worker.tasks.common.generation import GenerationObjective, Generator
 from worker.tasks.common.list_columns import ListColumns
 from worker.training.objective import Objective
 
@@ -81,7 +81,7 @@ class ChatGeneration(Chat):
         limit = getattr(model.config, "max_position_embeddings", None)
         generate = generate_of(parameters, limit)
         config = answers.generation_config(model, tokenizer, generate)
-        return Generates(splits, Generator(tokenizer, config), _questions)
+        return GenerationObjective(splits, Generator(tokenizer, config), _questions)
 
 
 def generate_of(parameters: ChatSpec, limit: int | None) -> GenerateSpec:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from service.contract.chat import ChatSpec
+from service.contract.tasks.chat import ChatSpec
 from worker.data.table import RowError
 from worker.tasks.chat import rows
 from worker.tasks.chat.rendering import Renderer
@@ -16,13 +16,14 @@ def schema() -> dict[str, Any]:
     from datasets import List, Value
 
     tokens = {"input_ids": List(Value("int32")), "trained": List(Value("int8"))}
-    return rows.example_schema() | tokens
+    return rows.example_schema() | tokens | {"without_thinking": Value("int32")}
 
 
 def row_tokenizer(
     tokenizer: Any, parameters: ChatSpec, max_length: int, *, must_train: bool = True
 ) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """A cleaned row → the row with `input_ids`, which are not cut, and `trained`.
+    """A cleaned row → the row with `input_ids`, which are not cut, `trained`, and
+    `without_thinking`: the number of turns that are trained without their thinking.
 
     RowError if its first `max_length` tokens train nothing, and it `must_train`.
     """
@@ -34,7 +35,9 @@ def row_tokenizer(
         # The first token is never predicted.
         if must_train and not trained[1:max_length].any():
             raise RowError(_nothing(len(trained), trained, max_length), reason="nothing_to_train")
-        return {**row, "input_ids": np.array(found.input_ids, dtype=np.int32), "trained": trained}
+        ids = np.array(found.input_ids, dtype=np.int32)
+        more = {"trained": trained, "without_thinking": found.without_thinking}
+        return {**row, "input_ids": ids, **more}
 
     return tokenized
 

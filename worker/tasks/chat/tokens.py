@@ -22,7 +22,7 @@ class Tokenized:
             self._offsets = np.array(encoded["offset_mapping"], dtype=np.int64).reshape(-1, 2)
 
     def span(self, first: int, end: int) -> range:
-        """The tokens that have any of the characters `first` to `end`, of which there is one.
+        """The tokens that have any of the characters `first` to `end`, at least one character.
 
         Raises RowError if a slow tokenizer splits the text elsewhere.
         """
@@ -50,7 +50,7 @@ class Tokenized:
         if self.ids[: len(ids)] != ids:
             raise RowError(
                 "the model's slow tokenizer reads the text of a turn as other tokens than the same "
-                "text within the conversation, so that what is trained cannot be told",
+                "text within the conversation, so that the trained tokens cannot be found",
                 reason="not_a_prefix",
             )
         return len(ids)
@@ -58,7 +58,7 @@ class Tokenized:
 
 @dataclass(frozen=True)
 class Control:
-    """The special tokens of a template, by which the model knows turns apart."""
+    """The special tokens of a template, by which the model distinguishes turns."""
 
     special: frozenset[int]
     """Each special token of the tokenizer."""
@@ -69,7 +69,7 @@ class Control:
     """Texts that a turn must not have: EOS, BOS, and what the template writes between turns."""
 
     @classmethod
-    def of(cls, tokenizer: Any, probe: str) -> "Control":
+    def from_template(cls, tokenizer: Any, probe: str) -> "Control":
         """`probe` is that of the template."""
         added = tokenizer.added_tokens_decoder
         known = frozenset({tokenizer.eos_token_id, tokenizer.bos_token_id} - {None})

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from service.contract.parameters import TextClassificationSpec
+from service.contract.tasks.parameters import TextClassificationSpec
 from worker.data.inferences import Inferences
 from worker.data.table import Row, RowError
 from worker.failures import invalid_option
@@ -38,8 +38,8 @@ def bit(value: Any, column: str) -> int:
     raise RowError(problem, reason="invalid_label")
 
 
-class Survey:
-    """Reads the labels of all rows and decides what all their lists together can only be.
+class Detector:
+    """Reads the labels of all rows and decides the only meaning that all their lists can have.
 
     It is called with rows like a cleaner. What it cannot read is left to the cleaner, which
     describes what is wrong.
@@ -133,8 +133,8 @@ def _shown(values: list[Any]) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
-def survey(parameters: TextClassificationSpec) -> Survey | None:
-    """None if the labels are not lists, or the spec says what these mean."""
+def detector(parameters: TextClassificationSpec) -> Detector | None:
+    """None if the labels are not lists, or the spec defines what these mean."""
     is_known = parameters.label_format is not None or parameters.has_vectors()
     several = parameters.problem_type in (None, "multi_label_classification")
-    return Survey(parameters) if several and not is_known else None
+    return Detector(parameters) if several and not is_known else None

@@ -9,12 +9,13 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, Final
 
-from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
-from service.contract.parameters import LabelFormat
+from service.contract.stage.events import Notice
+from service.contract.tasks.parameters import LabelFormat
 from worker.data.inferences import Inferences
 from worker.data.table import RowError
 from worker.failures import invalid_option
+from worker.tasks.classification import label_rows
 from worker.tasks.common.cells import any_text, kind_of
 
 _WHOLE: Final = re.compile(r"[-+]?\d{1,18}")
@@ -125,10 +126,8 @@ def infer_names(
         found.add("task.label_names", list(given), "the labels of the model, in its order")
     elif given is None:
         what = "rows" if column == "labels" else "words"
-        numbers = counts(examples, column)
-        listed = ", ".join(f"{name:.80} {numbers[name]:,}" for name in classes.names[:_SHOWN])
-        more = f" and {len(classes.names) - _SHOWN:,} more" if len(classes.names) > _SHOWN else ""
-        reason = f"the labels of the training rows, sorted; {what} of each: {listed}{more}"
+        listed = label_rows.listed(classes.names, counts(examples, column))
+        reason = f"the labels of the training rows, sorted; {what} of each: {listed}"
         found.add("task.label_names", list(classes.names), reason)
 
 

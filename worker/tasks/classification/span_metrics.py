@@ -29,8 +29,7 @@ def chunks(tags: Tags) -> list[Chunk]:
     found: list[Chunk] = []
     before, before_type = OUTSIDE, ""
     for place, tag in enumerate(tags):
-        kind, _, type_ = tag.partition("-")
-        type_ = type_ or "_"
+        kind, type_ = tag.partition("-")[0], _type_of(tag)
         if kind != OUTSIDE:
             continues = kind in "IE" and before in ("B", "I") and before_type == type_
             first = found.pop()[0] if continues else place
@@ -54,10 +53,25 @@ def scores(golds: Sequence[Tags], predictions: Sequence[Tags]) -> dict[str, floa
         right.update(chunk[2] for chunk in gold_chunks & predicted_chunks)
     metrics = _named("", right.total(), gold.total(), predicted.total())
     for type_ in sorted(gold.keys() | predicted.keys()):
-        prefix = _UNFIT.sub("_", type_) + "_"
+        prefix = _prefix(type_)
         metrics |= _named(prefix, right[type_], gold[type_], predicted[type_])
         metrics[f"{prefix}number"] = float(gold[type_])
     return metrics
+
+
+def names_of_types(tags: Iterable[str]) -> list[str]:
+    """What `scores` reports of the types in these gold tags."""
+    types = sorted({_type_of(tag) for tag in tags if tag != OUTSIDE})
+    of_each = [*_named("", 0, 0, 0), "number"]
+    return [f"{_prefix(type_)}{name}" for type_ in types for name in of_each]
+
+
+def _type_of(tag: str) -> str:
+    return tag.partition("-")[2] or "_"
+
+
+def _prefix(type_: str) -> str:
+    return _UNFIT.sub("_", type_) + "_"
 
 
 def _named(prefix: str, right: int, gold: int, predicted: int) -> dict[str, float]:

@@ -2,7 +2,7 @@
 a pair."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from service.contract.events import Notice
-from service.contract.parameters import TextClassificationSpec
-from service.contract.spec import JobSpec
-from service.contract.splits import is_validation
+from service.contract.spec.spec import JobSpec
+from service.contract.spec.splits import TRAIN, is_validation
+from service.contract.stage.events import Notice
+from service.contract.tasks import metrics as metric_names
+from service.contract.tasks.parameters import TextClassificationSpec
 from worker.data.inferences import Inferences
 from worker.data.table import Row
 from worker.failures import invalid_option
@@ -25,14 +26,14 @@ from worker.tasks.base import (
     train_examples,
     train_features,
 )
-from worker.tasks.classification import labels, text_rows
+from worker.tasks.classification import label_rows, labels, text_rows
 from worker.tasks.classification import metrics as classification_metrics
 from worker.tasks.classification.metrics import Floats
 from worker.tasks.classification.text_rows import MULTI, REGRESSION, SINGLE, Scheme
 from worker.tasks.common import feature_file, predictions
 from worker.tasks.common.padding import Padding
 from worker.tasks.describe import Describer
-from worker.training import label_smoothing
+from worker.training.loss import label_smoothing
 from worker.training.objective import Batch, Evaluation, Features, Forward, LossSum, Objective
 
 _FORMAT_VERSION: Final = 3  # of the features; a new version prepares data again
@@ -46,7 +47,7 @@ class TextClassification(Task):
 
     def target(self, describer: Describer, feature: Mapping[str, Any]) -> str:
         parameters = parameters_of(describer.spec, TextClassificationSpec)
-        scheme = Scheme.of(parameters, describer.train_examples)
+        scheme = Scheme.from_examples(parameters, describer.train_examples)
         target = feature["labels"]
         if scheme.problem == REGRESSION:
             return f"number: {target:g}"
@@ -91,21 +92,26 @@ class TextClassification(Task):
         self, spec: JobSpec, splits: Mapping[str, PreparedSplit]
     ) -> Mapping[str, Any]:
         parameters = parameters_of(spec, TextClassificationSpec)
-        return Scheme.of(parameters, train_examples(splits)).config()
+        return Scheme.from_examples(parameters, train_examples(splits)).config()
+
+    def reported_metrics(self, spec: JobSpec, examples: Any, train: Any) -> tuple[str, ...]:  # noqa: ARG002
+        parameters = parameters_of(spec, TextClassificationSpec)
+        problem = Scheme.from_examples(parameters, train).problem
+        return metric_names.names(parameters.model_copy(update={"problem_type": problem}))
 
     def label_check(self, spec: JobSpec, examples: Any) -> Callable[[Row], None]:
-        return Scheme.of(parameters_of(spec, TextClassificationSpec), examples).require
+        return Scheme.from_examples(parameters_of(spec, TextClassificationSpec), examples).require
 
     def infer(self, spec: JobSpec, examples: Any, found: Inferences) -> Iterator[Notice]:
         parameters = parameters_of(spec, TextClassificationSpec)
         text_rows.infer(parameters, examples, found)
         if examples is not None:
-            names = Scheme.of(parameters, examples).classes.names
+            names = Scheme.from_examples(parameters, examples).classes.names
             yield from labels.doubtful(names, examples, "labels")
 
     def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
         parameters = parameters_of(context.spec, TextClassificationSpec)
-        scheme = Scheme.of(parameters, context.train_examples)
+        scheme = Scheme.from_examples(parameters, context.train_examples)
         inputs, cut = feature_file.inputs(context.tokenizer), 0
 
         def columns(_first: int, rows: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -125,6 +131,8 @@ class TextClassification(Task):
         count = feature_file.write(examples, columns, schema, context, target)
         context.measures.windows = Counter({1: count})
         context.measures.labels = labels.counts(examples, "labels")
+        for notice in _rows_of_labels(split, scheme.classes.names, context):
+            context.notice(notice)
         if cut:
             message = (
                 f"{cut} texts of the {split} split were cut to {context.max_length} tokens. "
@@ -139,8 +147,26 @@ class TextClassification(Task):
     ) -> "TextClassificationObjective":
         if model.config.pad_token_id is None:  # decoders classify the last token before the padding
             model.config.pad_token_id = tokenizer.pad_token_id
-        scheme = Scheme.of(parameters_of(spec, TextClassificationSpec), train_examples(splits))
+        scheme = Scheme.from_examples(
+            parameters_of(spec, TextClassificationSpec), train_examples(splits)
+        )
         return TextClassificationObjective(scheme, Padding(tokenizer, model), splits)
+
+
+def _rows_of_labels(split: str, names: Sequence[str], context: PrepareContext) -> Iterator[Notice]:
+    """`names`: empty for regression."""
+    counted, rows = context.measures.labels, context.rows_of(split)
+    if not names or counted is None:
+        return
+    if split == TRAIN:
+        if parameters_of(context.spec, TextClassificationSpec).names() is not None:
+            yield label_rows.how_many(names, counted, rows)  # else reported with the names
+        yield from label_rows.of_training(names, counted, rows)
+    elif is_validation(split):
+        train = context.train_examples
+        of_train = None if train is None else labels.counts(train, "labels")
+        train_rows = context.rows_of(TRAIN)
+        yield from label_rows.of_validation(names, counted, rows, of_train, train_rows)
 
 
 def _encode(context: PrepareContext, rows: Mapping[str, Any], *, truncation: bool = True) -> Any:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from service.contract.failures import FailureCode, StageError
-from service.contract.parameters import ProblemType, TextClassificationSpec
-from service.contract.splits import TEST
+from service.contract.spec.splits import TEST
+from service.contract.tasks.parameters import ProblemType, TextClassificationSpec
 from worker.data.inferences import Inferences
 from worker.data.table import Row, RowError
-from worker.tasks.classification import label_format, labels
+from worker.tasks.classification import label_format, label_rows, labels
 from worker.tasks.classification.labels import Classes
 from worker.tasks.common.cells import any_text, text_of
 
@@ -132,7 +132,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _other_form(*, is_list: bool) -> RowError:
-    one, others = ("a list", "no lists") if is_list else ("one label", "lists")
+    one, others = ("a list", "not") if is_list else ("one label", "lists")
     return labels.mismatch(f"the label is {one}, but others are {others}", "mixed_labels")
 
 
@@ -162,7 +162,7 @@ class Scheme:
     """Empty for regression."""
 
     @classmethod
-    def of(cls, parameters: TextClassificationSpec, examples: Any) -> "Scheme":
+    def from_examples(cls, parameters: TextClassificationSpec, examples: Any) -> "Scheme":
         names = parameters.names()
         problem = parameters.known_problem() or _problem_of(examples, names)
         if problem == REGRESSION:
@@ -270,7 +270,7 @@ def label_column(name: str) -> str:
 
 def infer(parameters: TextClassificationSpec, examples: Any, found: Inferences) -> None:
     """Add what the training rows decide."""
-    scheme = Scheme.of(parameters, examples)
+    scheme = Scheme.from_examples(parameters, examples)
     names = parameters.names()
     if parameters.known_problem() is None:
         found.add("task.problem_type", scheme.problem, _reason(scheme, _forms(examples)))
@@ -278,7 +278,9 @@ def infer(parameters: TextClassificationSpec, examples: Any, found: Inferences) 
         return
     places = _places(examples) if names is None and scheme.problem == MULTI else None
     if places is not None:
-        found.add("task.label_names", places, "the places in the vectors")
+        listed = label_rows.listed(places, labels.counts(examples, "labels"))
+        reason = f"the places in the vectors; rows of each: {listed}"
+        found.add("task.label_names", places, reason)
     else:
         labels.infer_names(names, scheme.classes, examples, "labels", found)
 

@@ -10,10 +10,11 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from service.contract.events import Notice
-from service.contract.parameters import TokenClassificationSpec
-from service.contract.spec import JobSpec
-from service.contract.splits import TEST, is_validation
+from service.contract.spec.spec import JobSpec
+from service.contract.spec.splits import TEST, is_validation
+from service.contract.stage.events import Notice
+from service.contract.tasks import metrics as metric_names
+from service.contract.tasks.parameters import TokenClassificationSpec
 from worker.data.inferences import Inferences
 from worker.data.table import Row
 from worker.tasks import describe
@@ -77,6 +78,13 @@ class TokenClassification(Task):
     ) -> Mapping[str, Any]:
         return _classes(spec, train_examples(splits)).config()
 
+    def reported_metrics(self, spec: JobSpec, examples: Any, train: Any) -> list[str]:
+        """Of types that no row of `examples` has, nothing but 0 could be reported."""
+        if not span_metrics.is_chunk_scheme(_classes(spec, train).names):
+            return ["loss", "accuracy"]
+        of_types = span_metrics.names_of_types(labels.counts(examples, "tags"))
+        return [*metric_names.names(spec.task), *of_types]
+
     def label_check(self, spec: JobSpec, examples: Any) -> Callable[[Row], None]:
         classes = _classes(spec, examples)
         return lambda row: classes.require(row["tags"])
@@ -102,10 +110,18 @@ class TokenClassification(Task):
         context.measures.labels = labels.counts(examples, "tags")
         if words.cut:
             message = (
-                f"{words.cut} words of the {split} split lie beyond {context.max_length} tokens "
-                "and are not used. Raise `max_seq_length`, or split long rows."
+                f"{words.cut:,} words of the {split} split lie beyond {context.max_length:,} "
+                "tokens and are not used. Raise `max_seq_length`, or split long rows."
             )
             data = {"split": split, "words": words.cut, "max_seq_length": context.max_length}
+            context.notice(Notice(message=message, data=data))
+        if words.without_tokens:
+            message = (
+                f"{words.without_tokens:,} words of the {split} split have no token and are not "
+                "used: they are empty, or the tokenizer removes all of their characters (soft "
+                "hyphens, zero-width spaces, variation selectors)."
+            )
+            data = {"split": split, "words_without_tokens": words.without_tokens}
             context.notice(Notice(message=message, data=data))
         return count
 
@@ -134,7 +150,7 @@ def add_prefix_space(tokenizer: Any) -> None:
 
 
 class Words:
-    """Rows of words → features; counts the words that did not fit."""
+    """Rows of words → features; counts the words that did not fit, and those without a token."""
 
     def __init__(self, context: PrepareContext, classes: Classes) -> None:
         self._tokenizer = context.tokenizer
@@ -144,6 +160,7 @@ class Words:
         self._classes = classes
         self._inside = [classes.ids.get(inside_of(n), i) for i, n in enumerate(classes.names)]
         self.cut = 0
+        self.without_tokens = 0
 
     def features(
         self, split: str, _first: int, rows: Mapping[str, Sequence[Any]]
@@ -151,10 +168,14 @@ class Words:
         """`labels` has the class id of each token to train on, `firsts` the index of the
         first token of each word. A row of the test split with an unknown tag has no labels."""
         encoded = self._encode(rows["tokens"])
+        uncut_words: dict[int, int] = {}
 
         def whole(numbers: list[int]) -> Any:
             picked = [rows["tokens"][number] for number in numbers]
-            return self._encode(picked, truncation=False)["input_ids"]
+            uncut = self._encode(picked, truncation=False)
+            for place, number in enumerate(numbers):
+                uncut_words[number] = len(first_tokens(uncut.word_ids(place)))
+            return uncut["input_ids"]
 
         feature_file.measure(self._lengths, encoded["input_ids"], self._length, whole)
         columns: dict[str, list[Any]] = {"input_ids": encoded["input_ids"]}
@@ -170,7 +191,9 @@ class Words:
             count = len(rows["tokens"][number])
             columns["firsts"].append([firsts.get(word, -1) for word in range(count)])
             columns["labels"].append(self._labels(word_ids, firsts, ids))
-            self.cut += count - len(firsts)
+            with_tokens = uncut_words.get(number, len(firsts))
+            self.cut += with_tokens - len(firsts)
+            self.without_tokens += count - with_tokens
         return columns
 
     def _encode(self, rows: Sequence[Sequence[str]], *, truncation: bool = True) -> Any:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from service.contract.parameters import TokenClassificationSpec
-from service.contract.splits import TEST
+from service.contract.spec.splits import TEST
+from service.contract.tasks.parameters import TokenClassificationSpec
 from worker.data.table import Row, RowError
 from worker.tasks.classification import labels
 from worker.tasks.common.cells import any_text

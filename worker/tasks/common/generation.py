@@ -47,7 +47,7 @@ class Generator:
         return whole[:, batch["input_ids"].shape[1] :]
 
 
-class Generates(PredictsOnly):
+class GenerationObjective(PredictsOnly):
     """Writes a text after the prompt of each row.
 
     `prompts_of`: the split's examples → what predictions show of each prompt.

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from service.contract.splits import prefix
+from service.contract.spec.splits import prefix
 from worker.training.objective import Batch, Features, Objective
 
 SAMPLES: Final = 3

@@ -8,7 +8,7 @@ import torch
 from worker.tasks.base import PreparedSplit
 from worker.tasks.common.padding import Padding
 from worker.tasks.common.token_scores import IGNORED, losses
-from worker.training import label_smoothing
+from worker.training.loss import label_smoothing
 from worker.training.objective import Batch, Features, LossSum, Objective
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from service.contract.failures import FailureCode, StageError
-from service.contract.parameters import CausalLMSpec
-from service.contract.spec import JobSpec
-from service.contract.splits import is_validation
+from service.contract.spec.spec import JobSpec
+from service.contract.spec.splits import is_validation
+from service.contract.tasks.parameters import CausalLMSpec
 from worker.tasks import describe
 from worker.tasks.base import (
     PrepareContext,
@@ -26,7 +26,7 @@ from worker.tasks.language_modeling import row_features
 from worker.tasks.language_modeling import samples as lm_samples
 from worker.tasks.language_modeling.next_token import NextTokenObjective
 from worker.training import build
-from worker.training.kernels import chunked_cross_entropy
+from worker.training.loss import chunked_cross_entropy
 from worker.training.objective import Batch, Evaluation, Forward, Objective
 
 _PROBE_LENGTH: Final = 4

@@ -9,8 +9,8 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
+from service.contract.stage.events import Notice
 from worker.tasks.base import PrepareContext
 from worker.tasks.common import row_batches
 

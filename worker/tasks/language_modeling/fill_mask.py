@@ -7,8 +7,8 @@ from typing import Any, Final
 import torch
 
 from service.contract.failures import FailureCode, StageError
-from service.contract.parameters import MaskedLMSpec
-from service.contract.spec import JobSpec
+from service.contract.spec.spec import JobSpec
+from service.contract.tasks.parameters import MaskedLMSpec
 from worker.tasks.base import PrepareContext, PreparedSplit, parameters_of
 from worker.tasks.common import feature_file, predictions
 from worker.tasks.common.padding import Padding

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from service.contract.failures import FailureCode, StageError
-from service.contract.parameters import MaskedLMSpec
-from service.contract.spec import JobSpec
-from service.contract.splits import is_validation
+from service.contract.spec.spec import JobSpec
+from service.contract.spec.splits import is_validation
+from service.contract.tasks.parameters import MaskedLMSpec
 from worker.tasks.base import (
     PrepareContext,
     PreparedSplit,
@@ -77,7 +77,7 @@ class MaskedLM(Task):
         self, spec: JobSpec, tokenizer: Any, model: Any, splits: Mapping[str, PreparedSplit]
     ) -> Objective:
         parameters = parameters_of(spec, MaskedLMSpec)
-        masking = Masking.of(tokenizer, spec.training.seed, parameters.mlm_probability)
+        masking = Masking.for_tokenizer(tokenizer, spec.training.seed, parameters.mlm_probability)
         selects = build.may_be_padding_free(spec) and selective_head.can_select(model)
         bare_model = model if selects else None
         padding = Padding(tokenizer, model)

@@ -26,7 +26,7 @@ class Masking:
     """Ids that are never chosen."""
 
     @classmethod
-    def of(cls, tokenizer: Any, seed: int, probability: float) -> "Masking":
+    def for_tokenizer(cls, tokenizer: Any, seed: int, probability: float) -> "Masking":
         special = np.array(sorted(set(tokenizer.all_special_ids)), dtype=np.int64)
         known = np.array(sorted(set(tokenizer.get_vocab().values())), dtype=np.int64)
         ordinary = np.setdiff1d(known, special)

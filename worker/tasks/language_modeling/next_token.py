@@ -11,9 +11,9 @@ from worker.tasks.base import PreparedSplit, train_features
 from worker.tasks.common import sequence_batches
 from worker.tasks.common.sequence_batches import following
 from worker.tasks.common.token_scores import IGNORED, Scores, TokenResults, token_results
-from worker.training import auxiliary_loss, label_smoothing
-from worker.training.kernels import chunked_cross_entropy, selective_head
-from worker.training.kernels.chunked_cross_entropy import HeadInput
+from worker.training.kernels import selective_head
+from worker.training.loss import auxiliary_loss, chunked_cross_entropy, label_smoothing
+from worker.training.loss.chunked_cross_entropy import HeadInput
 from worker.training.objective import Batch, Features, Forward, LossSum, Objective
 
 _INPUTS: Final = ("input_ids", "attention_mask", "position_ids")

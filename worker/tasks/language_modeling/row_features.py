@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from service.contract.failures import FailureCode, StageError
-from service.contract.splits import TRAIN
+from service.contract.spec.splits import TRAIN
 from worker.tasks.base import PrepareContext
 from worker.tasks.common import sequence_features
 from worker.tasks.common.list_columns import ListColumns

@@ -8,15 +8,15 @@ from typing import Any, Final
 
 from transformers import GenerationConfig
 
-from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
-from service.contract.parameters import NEW_TOKENS, CausalLMSpec
-from service.contract.spec import JobSpec
+from service.contract.spec.spec import JobSpec
+from service.contract.stage.events import Notice
+from service.contract.tasks.parameters import NEW_TOKENS, CausalLMSpec
 from worker.data.report import Lengths
 from worker.failures import invalid_option
 from worker.tasks.base import PrepareContext, PreparedSplit, parameters_of
 from worker.tasks.common import feature_file
-from worker.tasks.common.generation import Generates, Generator, fill_token
+from worker.tasks.common.generation import GenerationObjective, Generator, fill_token
 from worker.tasks.language_modeling.causal_lm import CausalLM
 from worker.tasks.language_modeling.features import DEFAULT_LENGTH
 from worker.training.objective import Objective
@@ -69,7 +69,7 @@ class TextGeneration(CausalLM):
         self, spec: JobSpec, tokenizer: Any, model: Any, splits: Mapping[str, PreparedSplit]
     ) -> Objective:
         config = generation_config(model, tokenizer, parameters_of(spec, CausalLMSpec))
-        return Generates(splits, Generator(tokenizer, config), itemgetter("text"))
+        return GenerationObjective(splits, Generator(tokenizer, config), itemgetter("text"))
 
 
 def new_tokens(parameters: CausalLMSpec, limit: int | None) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from service.contract.splits import TRAIN
+from service.contract.spec.splits import TRAIN
 from worker.tasks import describe
 from worker.tasks.base import PrepareContext
 from worker.tasks.chat import lengths, templates
@@ -60,7 +60,7 @@ def schema() -> dict[str, Any]:
 
 def write_pairs(split: str, examples: Any, context: PrepareContext, target: Path) -> int:
     """One feature for each row, whose answers are cut to `context.max_length` tokens."""
-    say_how_joined(split, examples, context)
+    report_how_joined(split, examples, context)
     cut = Cut(split, context)
     further = {name: kind for name, kind in examples.features.items() if name == MARGIN}
 
@@ -74,15 +74,15 @@ def write_pairs(split: str, examples: Any, context: PrepareContext, target: Path
     return count
 
 
-def say_how_joined(split: str, examples: Any, context: PrepareContext) -> None:
+def report_how_joined(split: str, examples: Any, context: PrepareContext) -> None:
     """Reports whether a chat template writes prompts and answers, or they are joined as they
     are."""
     if split == TRAIN or not context.spec.trains:
         template = getattr(context.spec.task, "chat_template", None)
         forms = examples.unique("form")
-        told = joined_notice(context.tokenizer, template, forms)
-        if told is not None:
-            context.notice(told)
+        notice = joined_notice(context.tokenizer, template, forms)
+        if notice is not None:
+            context.notice(notice)
         else:
             templates.infer(context.tokenizer, template, context.inferences)
 
@@ -104,8 +104,8 @@ def joined(features: Sequence[Sequence[Part]]) -> dict[str, Any]:
 
 
 class Cut:
-    """Cuts sequences at their end, counts that, and says so. A row is as long as the longest of its
-    answers with their prompt.
+    """Cuts sequences at their end, counts the cuts, and reports them. A row is as long as the
+    longest of its answers with their prompt.
 
     Those of the training split are cut to `task.max_length`, or to what nearly all of them need.
     Without the option the others are cut at the model's limit only, since an evaluation needs less

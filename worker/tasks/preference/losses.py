@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import torch
 from torch.nn.functional import logsigmoid
 
-from service.contract.preference import LossType, PreferenceSpec
+from service.contract.tasks.preference import LossType, PreferenceSpec
 
 _SIMPO_GAMMA: Final = 0.5
 

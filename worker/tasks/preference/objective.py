@@ -10,14 +10,14 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional
 
-from service.contract.preference import PreferenceSpec
-from service.contract.splits import TRAIN
+from service.contract.spec.splits import TRAIN
+from service.contract.tasks.preference import PreferenceSpec
 from worker.tasks.base import PreparedSplit
 from worker.tasks.common import sequence_batches
 from worker.tasks.common.sequence_batches import following
 from worker.tasks.common.token_scores import IGNORED
-from worker.training import auxiliary_loss
-from worker.training.kernels import chunked_cross_entropy, chunked_log_probs, selective_head
+from worker.training.kernels import selective_head
+from worker.training.loss import auxiliary_loss, chunked_cross_entropy, chunked_log_probs
 from worker.training.objective import SEQUENCES, Batch, Features, Forward, Objective
 
 Floats = npt.NDArray[np.float32]

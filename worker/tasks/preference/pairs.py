@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import torch
 
-from service.contract.preference import PreferenceSpec
+from service.contract.tasks.preference import PreferenceSpec
 from worker.tasks.common import predictions
 from worker.tasks.preference import losses, samples
 from worker.tasks.preference.losses import Answers

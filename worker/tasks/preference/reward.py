@@ -11,9 +11,9 @@ from typing import Any, Final
 import torch
 from torch.nn.functional import logsigmoid
 
-from service.contract.preference import RewardSpec
-from service.contract.spec import JobSpec
-from service.contract.splits import TEST
+from service.contract.spec.spec import JobSpec
+from service.contract.spec.splits import TEST
+from service.contract.tasks.preference import RewardSpec
 from worker.failures import invalid_option
 from worker.tasks.base import (
     PrepareContext,

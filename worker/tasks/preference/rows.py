@@ -5,12 +5,13 @@ Pure Python, as all cleaners: see `worker.tasks.row_checks`.
 
 import json
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from itertools import takewhile
 from typing import Any, Final
 
 from service.contract.failures import FailureCode
-from service.contract.splits import TEST
+from service.contract.spec.splits import TEST
 from worker.data.table import Row, RowError
 from worker.tasks.chat import rows as chat_rows
 from worker.tasks.chat.conversation import Conversation
@@ -72,6 +73,8 @@ class RowCleaner:
     def __init__(self, split: str, parameters: Any) -> None:
         self._takes_single = getattr(parameters, "loss_type", None) == "kto"
         self._may_wait = split == TEST
+        self.counts: Counter[str] = Counter()
+        """`repeated_prompt`: rows whose answers begin with their own prompt."""
 
     def __call__(self, row: Row) -> dict[str, Any]:
         given = {column: value for column, value in row.items() if value is not None}
@@ -97,6 +100,8 @@ class RowCleaner:
             chat_rows.cleaned(asked + turns, len(asked), tools, problems)
             for turns in list(replies.values()) or [[]]
         ]
+        if prompt and answers and form != TRANSCRIPT:
+            self.counts["repeated_prompt"] += _repeat(prompt, asked, answers, replies)
         return {
             "messages": [each["messages"] for each in cleaned],
             "tools": cleaned[0]["tools"],
@@ -187,6 +192,22 @@ def _prompt_and_tools(given: Row, problems: Problems) -> tuple[Any, Any]:
         problems.add(f"`input` must be {{messages: […]}}, not {kind_of(asked)}", "invalid_value")
         return [], None
     return asked["messages"], asked.get("tools")
+
+
+def _repeat(
+    prompt: Any,
+    asked: Sequence[Turn],
+    answers: Mapping[str, Any],
+    replies: Mapping[str, Sequence[Turn]],
+) -> bool:
+    """Whether every answer begins with the prompt that the row also has by itself."""
+    begin = prompt.strip() if isinstance(prompt, str) else None
+    return all(
+        answer.lstrip().startswith(begin)
+        if begin and isinstance(answer, str)
+        else replies[name][: len(asked)] == asked
+        for name, answer in answers.items()
+    )
 
 
 def _common_text(texts: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""KTO: training on single answers, each of which is good or bad, and evaluating them."""
+"""KTO: training on single answers that are good or bad, and evaluating them."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from service.contract.preference import PreferenceSpec
+from service.contract.tasks.preference import PreferenceSpec
 from worker.tasks.base import PrepareContext, PreparedSplit
 from worker.tasks.common import feature_file, predictions, sequence_batches
 from worker.tasks.preference import features, losses, samples
@@ -33,7 +33,7 @@ def write(split: str, examples: Any, context: PrepareContext, target: Path) -> i
     those of the last one."""
     from datasets import Value
 
-    features.say_how_joined(split, examples, context)
+    features.report_how_joined(split, examples, context)
     cut = features.Cut(split, context)
     last = examples[len(examples) - 1]
     before = _without_prompt(last["input_ids"], last["start"])
@@ -68,7 +68,7 @@ class SingleAnswerObjective(PreferenceObjective):
     """
 
     logged = _KTO_VALUES
-    surveys_steps = True
+    needs_step_statistics = True
 
     def __init__(
         self,
@@ -106,13 +106,13 @@ class SingleAnswerObjective(PreferenceObjective):
         parts = (self.log_probs(model, each) for each in (batch, _others(batch)))
         return torch.stack(list(parts), dim=1)
 
-    def survey(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+    def step_statistics(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
         """The sum of the other answers' log-ratios, and how many these are."""
         ratios = self.log_probs(model, _others(batch)) - batch[REFERENCE][:, 1]
         total = ratios.double().sum()
         return torch.stack((total, torch.full_like(total, len(ratios))))
 
-    def use_survey(self, sums: torch.Tensor) -> None:
+    def use_step_statistics(self, sums: torch.Tensor) -> None:
         self._divergence = _mean_divergence(sums)
 
     def loss_sum(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from service.contract.preference import PreferenceSpec
-from service.contract.spec import JobSpec
+from service.contract.spec.spec import JobSpec
+from service.contract.tasks.preference import PreferenceSpec
 from worker.tasks import describe
 from worker.tasks.base import PrepareContext, PreparedSplit, Task, parameters_of
 from worker.tasks.chat import answers, templates
@@ -17,7 +17,7 @@ from worker.tasks.preference.single_answers import SingleAnswerObjective
 from worker.tasks.preference.text_generation import as_chat
 from worker.tasks.preference.tokenizing import RowTokenizer, has_template
 from worker.training import build
-from worker.training.kernels import chunked_cross_entropy
+from worker.training.loss import chunked_cross_entropy
 from worker.training.objective import Objective
 
 

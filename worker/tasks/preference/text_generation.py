@@ -4,9 +4,9 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from service.contract.chat import ChatSpec
-from service.contract.preference import PreferenceSpec
-from service.contract.spec import JobSpec
+from service.contract.spec.spec import JobSpec
+from service.contract.tasks.chat import ChatSpec
+from service.contract.tasks.preference import PreferenceSpec
 from worker.tasks.base import PreparedSplit, parameters_of
 from worker.tasks.chat.text_generation import ChatGeneration
 from worker.tasks.preference import rows

@@ -4,9 +4,9 @@ from collections.abc import Collection, Sequence
 from itertools import takewhile
 from typing import Any, Final
 
-from service.contract.chat import ChatSpec
-from service.contract.events import Notice
-from service.contract.preference import PreferenceSpec, RewardSpec
+from service.contract.stage.events import Notice
+from service.contract.tasks.chat import ChatSpec
+from service.contract.tasks.preference import PreferenceSpec, RewardSpec
 from worker.data.table import RowError
 from worker.tasks.chat.conversation import Conversation
 from worker.tasks.chat.rendering import Renderer
@@ -99,7 +99,7 @@ class RowTokenizer:
 def joined_notice(
     tokenizer: Any, chat_template: str | None, forms: Collection[str]
 ) -> Notice | None:
-    """Says so if rows of these forms are not written by the chat template."""
+    """A notice if rows of these forms are not written by the chat template."""
     if rows.TRANSCRIPT in forms:
         why = "the rows have no `prompt` of their own"
     elif rows.TEXT in forms and not has_template(tokenizer, chat_template):

@@ -13,8 +13,8 @@ import torch
 from transformers.models.auto.auto_factory import _BaseAutoModelClass, _LazyAutoMapping
 from transformers.models.auto.auto_mappings import CONFIG_MAPPING_NAMES
 
-from service.contract.parameters import QuestionAnsweringSpec
-from service.contract.spec import JobSpec
+from service.contract.spec.spec import JobSpec
+from service.contract.tasks.parameters import QuestionAnsweringSpec
 from worker.tasks.base import PreparedSplit, parameters_of
 from worker.tasks.question_answering import metrics as qa_metrics
 from worker.tasks.question_answering.postprocessing import (
@@ -44,6 +44,9 @@ class AutoModelForBeamSearchQuestionAnswering(_BaseAutoModelClass):
 
 
 class BeamSearchQuestionAnswering(QuestionAnswering):
+    without_head = (
+        "Set `task.head` to `span`, or choose a model of type `xlnet`, then submit again."
+    )
     offsets_in_training = True  # they show which tokens may be part of an answer
     token_types = True  # XLNet was pretrained with them; its tokenizer returns them only on request
 

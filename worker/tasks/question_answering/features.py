@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from service.contract.failures import FailureCode, StageError
-from service.contract.parameters import QuestionAnsweringSpec
+from service.contract.tasks.parameters import QuestionAnsweringSpec
 from worker.data.report import Measures
 
 Integers = npt.NDArray[np.int64]

@@ -5,9 +5,9 @@ import math
 from dataclasses import replace
 from typing import Any, Final
 
-from service.contract.parameters import QuestionAnsweringSpec
-from service.contract.spec import JobSpec
-from service.contract.splits import is_validation
+from service.contract.spec.spec import JobSpec
+from service.contract.spec.splits import is_validation
+from service.contract.tasks.parameters import QuestionAnsweringSpec
 from worker.failures import invalid_option
 from worker.tasks.question_answering import metrics
 from worker.tasks.question_answering.postprocessing import Answers
@@ -26,7 +26,7 @@ class Threshold:
         self._finds = finds
 
     @classmethod
-    def of(cls, spec: JobSpec, parameters: QuestionAnsweringSpec, config: Any) -> "Threshold":
+    def for_job(cls, spec: JobSpec, parameters: QuestionAnsweringSpec, config: Any) -> "Threshold":
         """A training removes the base model's threshold, found for other weights, from `config`.
 
         Raises StageError(invalid_option) for `auto` if the job neither trains nor has a model with

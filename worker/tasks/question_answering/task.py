@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from service.contract.events import Notice
-from service.contract.parameters import QuestionAnsweringSpec
-from service.contract.spec import JobSpec
-from service.contract.splits import TRAIN, is_validation, prefix
+from service.contract.spec.spec import JobSpec
+from service.contract.spec.splits import TRAIN, is_validation, prefix
+from service.contract.stage.events import Notice
+from service.contract.tasks import metrics as metric_names
+from service.contract.tasks.parameters import QuestionAnsweringSpec
 from worker.tasks.base import PrepareContext, PreparedSplit, Task, parameters_of, train_features
 from worker.tasks.common import feature_file
 from worker.tasks.common.padding import Padding, pad
@@ -37,6 +38,8 @@ from worker.training.objective import Batch, Evaluation, Features, Forward, Obje
 
 _FORMAT_VERSION: Final = 1  # of the features; a new version prepares data again
 _LABELS: Final = ("start_positions", "end_positions")
+_GROUPS: Final = {True: "HasAns_", False: "NoAns_"}
+"""Whether questions have an answer → what the names of their metrics begin with."""
 
 
 class QuestionAnswering(Task):
@@ -78,6 +81,13 @@ class QuestionAnswering(Task):
             "doc_stride": parameters.doc_stride,
             "offsets_in_training": self.offsets_in_training,
         }
+
+    def reported_metrics(self, spec: JobSpec, examples: Any, train: Any) -> list[str]:  # noqa: ARG002
+        """Without those of questions that have an answer, or none, where there is no such one."""
+        answers = examples.select_columns(["answers"])
+        found = {bool(row["answers"]["text"]) for row in answers}
+        absent = tuple(_GROUPS[answered] for answered in (True, False) if answered not in found)
+        return [name for name in metric_names.names(spec.task) if not name.startswith(absent)]
 
     def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
         from datasets import List, Value
@@ -125,7 +135,7 @@ class QuestionAnsweringObjective(Objective):
     ) -> None:
         """`least`: the minimum length of a batch in tokens."""
         self._parameters = parameters_of(spec, QuestionAnsweringSpec)
-        self._threshold = Threshold.of(spec, self._parameters, model.config)
+        self._threshold = Threshold.for_job(spec, self._parameters, model.config)
         self._padding = Padding(tokenizer, model, least)
         self._splits = splits
         self.train_features: Features = train_features(splits)
@@ -277,7 +287,7 @@ class _Collected:
 
 
 def pad_offsets(rows: Sequence[Sequence[int]], length: int = 0) -> Integers:
-    """(rows, longest or `length`); -1, which is no valid offset, after the end of a row."""
+    """(rows, longest or `length`); after the end of a row -1, which is not a valid offset."""
     padded: Integers = pad(rows, -1, least=length).numpy()
     return padded
 

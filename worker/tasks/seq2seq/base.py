@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from transformers import GenerationConfig
 
-from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
-from service.contract.peft import PrefixTuningSpec
-from service.contract.seq2seq import Seq2SeqSpec
-from service.contract.spec import JobSpec
-from service.contract.splits import TRAIN, VALIDATION
+from service.contract.spec.peft import PrefixTuningSpec
+from service.contract.spec.spec import JobSpec
+from service.contract.spec.splits import TRAIN, VALIDATION
+from service.contract.stage.events import Notice
+from service.contract.tasks.seq2seq import Seq2SeqSpec
 from worker.data.report import Measures
 from worker.failures import invalid_option
 from worker.tasks import describe
@@ -26,8 +26,8 @@ from worker.tasks.common import feature_file, generation, predictions, token_sco
 from worker.tasks.common.padding import pad
 from worker.tasks.describe import Describer
 from worker.tasks.seq2seq.rows import requires_targets
-from worker.training import auxiliary_loss, build, label_smoothing
-from worker.training.kernels import chunked_cross_entropy
+from worker.training import build
+from worker.training.loss import auxiliary_loss, chunked_cross_entropy, label_smoothing
 from worker.training.objective import Batch, Evaluation, Features, Forward, LossSum, Objective
 
 IGNORED: Final = token_scores.IGNORED

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from service.contract.failures import FailureCode, StageError
-from service.contract.seq2seq import Seq2SeqSpec, SummarizationSpec, TranslationSpec
-from service.contract.splits import TEST
+from service.contract.spec.splits import TEST
+from service.contract.tasks.seq2seq import Seq2SeqSpec, SummarizationSpec, TranslationSpec
 from worker.data.table import Cleaner, Row, RowError
 from worker.tasks.common.cells import text_of
 

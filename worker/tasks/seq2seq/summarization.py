@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from service.contract.seq2seq import SummarizationSpec
+from service.contract.tasks.seq2seq import SummarizationSpec
 from worker.tasks.seq2seq.base import Languages, Seq2Seq
 
 _KINDS: Final = ("rouge1", "rouge2", "rougeL", "rougeLsum")

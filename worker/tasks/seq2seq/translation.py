@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from service.contract.seq2seq import TranslationSpec
+from service.contract.tasks.seq2seq import TranslationSpec
 from worker.tasks.seq2seq.base import Languages, Seq2Seq
 
 

@@ -21,19 +21,21 @@ from peft import (
 )
 from peft.utils import ModulesToSaveWrapper
 
-from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
-from service.contract.peft import (
+from service.contract.spec.peft import (
     BASE_CONFIG_FOLDER,
     TASK_TYPES,
     IA3Spec,
     LoraSpec,
     PrefixTuningSpec,
 )
-from service.contract.spec import JobSpec
+from service.contract.spec.spec import JobSpec
+from service.contract.stage.events import Notice
 from worker import failures
 from worker.failures import invalid_option
 
+_ADAPTED: Final = (".base_layer", ".original_module")
+"""Where peft keeps the module that it has put its own in the place of."""
 # Modules that peft always trains in addition to the adapter: ends of their names, by its task type.
 _HEADS: Final[dict[str | None, tuple[str, ...]]] = {
     "SEQ_CLS": ("classifier", "score"),
@@ -258,13 +260,33 @@ def _name_origins(file: Path, spec: JobSpec, revision: str | None) -> None:
     file.write_text(json.dumps(config, indent=2, sort_keys=True))
 
 
+def _untie(base: Any) -> None:
+    """Give the output embeddings weights of their own, if the adapter changes these or those of the
+    input: a weight that both share could hold only one of the results."""
+    owners: dict[int, list[str]] = {}
+    for name, parameter in base.named_parameters(remove_duplicate=False):
+        owners.setdefault(id(parameter), []).append(name)
+    shared = {key: names for key, names in owners.items() if len(names) > 1}
+    if not any(part in name for names in shared.values() for name in names for part in _ADAPTED):
+        return
+    output = base.get_output_embeddings()
+    for part in _ADAPTED:
+        output = getattr(output, part.strip("."), output)
+    for name, parameter in output.named_parameters(recurse=False):
+        if id(parameter) in shared:
+            setattr(output, name, torch.nn.Parameter(parameter.detach().clone()))
+    base.config.tie_word_embeddings = False
+
+
 def merge(model: PeftModel) -> Any:
-    """The base model with the adapter merged into its weights; the adapter no longer exists. A
-    model on the meta device has no numbers: only whether peft can merge it is found.
+    """The base model with the adapter merged into its weights; the adapter no longer exists. Where
+    it changes one of two tied embeddings, they have weights of their own afterwards. A model on the
+    meta device has no numbers: only whether peft can merge it is found.
 
     StageError(invalid_option) if it cannot.
     """
     merging: Any = model
+    _untie(merging.get_base_model())
     is_meta = next(model.parameters()).is_meta
     try:
         return merging.merge_and_unload(safe_merge=not is_meta)

@@ -20,14 +20,14 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from service.contract.failures import StageError
-from service.contract.peft import (
+from service.contract.spec.peft import (
     ALL_LINEAR,
     IA3Spec,
     LoraSpec,
     PrefixTuningSpec,
     PromptTuningSpec,
 )
-from service.contract.spec import JobSpec
+from service.contract.spec.spec import JobSpec
 from worker.failures import invalid_option
 from worker.time_budget import time_budget
 from worker.training.adapters.adapter import config_of, known_warnings, merge
@@ -177,29 +177,33 @@ def _check_patterns(adapter: LoraSpec, targeted: Sequence[str]) -> None:
             )
 
 
-def _tied(model: torch.nn.Module) -> set[str]:
-    """Names of the modules that share a weight with another."""
+def _tied(model: PreTrainedModel) -> list[set[str]]:
+    """Names of modules that share a weight; without the embeddings, which can be untied, and what
+    holds those of the output, which may share their bias (BERT)."""
     owners: dict[int, set[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         owners.setdefault(id(parameter), set()).add(name.rpartition(".")[0])
-    return {name for names in owners.values() if len(names) > 1 for name in names}
+    both = [model.get_input_embeddings(), model.get_output_embeddings()]
+    named = model.named_modules(remove_duplicate=False)
+    untied = {name for name, module in named if any(module is each for each in both)}
+    untied |= {name.rpartition(".")[0] for name in untied}
+    return [names for names in owners.values() if len(names) > 1 and not names <= untied]
 
 
-def _check_merge(wrapped: PeftModel, targeted: Sequence[str], tied: set[str]) -> None:
-    """A tied weight cannot be changed in one place only; for all else, merge."""
+def _check_merge(wrapped: PeftModel, targeted: Sequence[str], tied: Sequence[set[str]]) -> None:
+    """Merge, unless a weight would be changed in one of the places that share it."""
     config: Any = wrapped.peft_config["default"]
     whole = config.modules_to_save or []
-    touched = [
-        name
-        for name in sorted(tied)
-        if name in targeted or any(f"{name}.".startswith(f"{each}.") for each in whole)
-    ]
-    if touched:
-        raise invalid_option(
-            "peft.merge",
-            f"cannot be true: {touched[0]} shares its weight with another module, and only one of "
-            "them is trained. Publish the adapter instead (`peft.merge: false`)",
-        )
+    for names in tied:
+        for name in sorted(names):
+            if name in targeted or any(f"{name}.".startswith(f"{each}.") for each in whole):
+                others = ", ".join(sorted(names - {name}))
+                raise invalid_option(
+                    "peft.merge",
+                    f"cannot be true: {name} shares its weight with {others}, and models of type "
+                    f"{wrapped.config.model_type!r} cannot have different ones there. Publish the "
+                    "adapter instead (`peft.merge: false`)",
+                )
     merge(wrapped)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from transformers import AutoConfig, BitsAndBytesConfig, PreTrainedModel
 
-from service.contract.peft import LoraSpec, QuantizationSpec
-from service.contract.spec import JobSpec
+from service.contract.spec.peft import LoraSpec, QuantizationSpec
+from service.contract.spec.spec import JobSpec
 from worker.failures import invalid_option
 
 

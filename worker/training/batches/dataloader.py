@@ -7,9 +7,9 @@ from typing import Any, Final
 import torch
 from torch.utils.data import DataLoader
 
-from service.contract.spec import JobSpec
-from service.contract.training import TrainingSpec
-from service.prctl import die_with_parent
+from service.contract.spec.spec import JobSpec
+from service.contract.spec.training import TrainingSpec
+from service.system.prctl import die_with_parent
 from worker.training.objective import Batch, Collate, Features, at_epoch
 
 _WORKERS_ON_GPU: Final = 2

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from service.contract.training import TrainingSpec
+from service.contract.spec.training import TrainingSpec
 from worker.training.batches.dataloader import Loader
 from worker.training.batches.samplers import lengths
 from worker.training.distributed.ranks import Ranks

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow.compute
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
-from worker.training import rng
 from worker.training.objective import Features, ViewOfFeatures
 from worker.training.plan import Plan
+from worker.training.reproducibility import rng
 
 Order = Callable[[int], Sequence[int]]
 """Epoch → indices of the training features."""

@@ -6,7 +6,7 @@ from threading import Thread
 from types import TracebackType
 from typing import Any
 
-from service.contract.events import CheckpointSaved
+from service.contract.stage.events import CheckpointSaved
 from service.contract.states import Phase
 from worker.devices import memory
 from worker.storage import atomic_dir
@@ -14,7 +14,7 @@ from worker.training.checkpointing import state as checkpoint
 from worker.training.checkpointing.host_buffers import HostBuffers
 from worker.training.checkpointing.state import Snapshot, State
 from worker.training.distributed.ranks import Ranks
-from worker.training.reporting import Reporter
+from worker.training.reporting.reporter import Reporter
 
 
 class Saver:

@@ -31,7 +31,7 @@ class HostBuffers:
         written from the copy have the same bytes.
         """
         copying = _Copying(self._held)
-        memo: dict[int, Any] = {id(each): copying.of(each) for each in _tensors(value)}
+        memo: dict[int, Any] = {id(each): copying.copied(each) for each in _tensors(value)}
         self._held = copying.used
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()
@@ -48,22 +48,22 @@ class _Copying:
             self._free[buffer.nbytes, buffer.is_pinned()].append(buffer)
         self._storages: dict[tuple[int, int], torch.UntypedStorage] = {}
 
-    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+    def copied(self, tensor: torch.Tensor) -> torch.Tensor:
         if is_traceable_wrapper_subclass(tensor):  # in the states of torchao's optimizers
-            inner = {name: self.of(each) for name, each in _inner(tensor).items()}
+            inner = {name: self.copied(each) for name, each in _inner(tensor).items()}
             context = tensor.__tensor_flatten__()[1]
             size, stride = tensor.size(), tensor.stride()
             return type(tensor).__tensor_unflatten__(inner, context, size, stride)
         key = _key(tensor)
         if key not in self._storages:
-            self._storages[key] = self._copied(tensor.untyped_storage())
+            self._storages[key] = self._copied_storage(tensor.untyped_storage())
         made = torch.empty(0, dtype=tensor.dtype).set_(
             self._storages[key], tensor.storage_offset(), tensor.size(), tensor.stride()
         )
         made.__dict__.update(tensor.__dict__)  # bitsandbytes marks paged tensors with attributes
         return made
 
-    def _copied(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
+    def _copied_storage(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
         size, pinned = storage.nbytes(), _is_to_pin(storage)
         free = self._free[size, pinned]
         buffer = free.pop() if free else torch.empty(size, dtype=torch.uint8, pin_memory=pinned)

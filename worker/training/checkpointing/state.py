@@ -21,18 +21,18 @@ from safetensors.torch import save_file
 
 from service.contract.failures import FailureCode, StageError
 from worker.storage import atomic_dir
-from worker.training import fingerprint, rng
 from worker.training.checkpointing import weights
 from worker.training.checkpointing.host_buffers import HostBuffers
 from worker.training.distributed.ranks import Ranks
 from worker.training.distributed.strategy import Strategy
 from worker.training.fast_paths import FastPaths
-from worker.training.log_history import LogHistory
 from worker.training.optim.lr_schedulers import Schedule
 from worker.training.optim.skipped_steps import SkippedSteps
 from worker.training.plan import Plan
 from worker.training.progress import LossTally, TrainingProgress
-from worker.training.value_tally import ValueTally
+from worker.training.reporting.log_history import LogHistory
+from worker.training.reporting.value_tally import ValueTally
+from worker.training.reproducibility import fingerprint, rng
 
 ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
 _REST: Final = 20

@@ -9,7 +9,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
 
-from service.contract.spec import JobSpec
+from service.contract.spec.spec import JobSpec
 from worker.training.distributed.ranks import Ranks
 from worker.training.distributed.strategy import BuildOptimizer, Load, Strategy
 

@@ -19,9 +19,9 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs
 
-from service.contract.deepspeed import DeepSpeedSpec
-from service.contract.events import Notice
-from service.contract.spec import JobSpec
+from service.contract.spec.deepspeed import DeepSpeedSpec
+from service.contract.spec.spec import JobSpec
+from service.contract.stage.events import Notice
 from worker.failures import invalid_option
 from worker.training.distributed import full_copies
 from worker.training.distributed.ranks import Ranks
@@ -155,7 +155,7 @@ class DeepSpeedStrategy(Strategy):
         return {"state": state, "param_groups": groups} if self._ranks.is_main_process else {}
 
     def _gathered(self, parameter: Any, value: Any, part: torch.Tensor) -> Any:
-        """The whole of a value of the optimizer's state, of which this process has its part."""
+        """The whole of a value of the optimizer's state; this process has a part of it."""
         if not isinstance(value, torch.Tensor):
             return value
         if value.shape != part.shape:

@@ -24,9 +24,9 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from service.contract.events import Notice
-from service.contract.fsdp import FSDPSpec, MixedPrecisionPolicySpec
-from service.contract.spec import JobSpec
+from service.contract.spec.fsdp import FSDPSpec, MixedPrecisionPolicySpec
+from service.contract.spec.spec import JobSpec
+from service.contract.stage.events import Notice
 from worker.training.distributed import fsdp_wrapping, full_copies
 from worker.training.distributed.ranks import Ranks
 from worker.training.distributed.shared_weights import read_once

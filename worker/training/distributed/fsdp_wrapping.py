@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from service.contract.fsdp import FSDPSpec
+from service.contract.spec.fsdp import FSDPSpec
 from worker.failures import invalid_option
 
 _CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList)

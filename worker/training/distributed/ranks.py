@@ -28,7 +28,7 @@ class Ranks:
     group: Any = None
 
     @classmethod
-    def of(cls, accelerator: Accelerator) -> "Ranks":
+    def from_accelerator(cls, accelerator: Accelerator) -> "Ranks":
         if accelerator.num_processes == 1:
             return cls()
         group = torch.distributed.new_group(backend="gloo", timeout=_PATIENCE)

@@ -4,7 +4,7 @@ from typing import Final
 
 import torch
 
-from service.contract.spec import JobSpec
+from service.contract.spec.spec import JobSpec
 from worker.training.distributed.ddp import DDPStrategy
 from worker.training.distributed.deepspeed import DeepSpeedStrategy
 from worker.training.distributed.fsdp import FSDPStrategy

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
-from service.contract.events import Notice
-from service.contract.spec import JobSpec
+from service.contract.spec.spec import JobSpec
+from service.contract.stage.events import Notice
 from worker.training.distributed.ranks import Ranks
 
 BuildOptimizer = Callable[[torch.nn.Module], torch.optim.Optimizer]

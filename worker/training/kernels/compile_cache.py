@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import torch
 
-from service.contract import prepared_data
-from service.contract.stages import StageRequest
+from service.contract.stage import prepared_data
+from service.contract.stage.stages import StageRequest
 from worker.devices.cpus import cpu_flags
 from worker.storage import atomic_dir, content_cache
 

@@ -2,13 +2,11 @@
 
 The result of a fast path may depend on the GPU, its driver and the libraries, and not all of them
 can be tested in advance. So the first job of a kind compares each path with the plain one on three
-short batches. A path that differs or fails is not used, and an event says so. The verdict is kept
-for later jobs of that kind in the same project.
+short batches. A path that differs or fails is not used, and an event reports it. The verdict is
+kept for later jobs of that kind in the same project.
 """
 
-import json
 import math
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -18,16 +16,14 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from service.contract.events import Notice, StageEvent
-from worker.storage import content_cache
-from worker.training import rng
+from service.contract.stage.events import Notice, StageEvent
+from worker.storage import verdicts
 from worker.training.distributed.ranks import Ranks
+from worker.training.reproducibility import rng
 
 CHECK: Final = 2
 """Raised when the comparison learns to see more: older verdicts, and numbers that were computed by
 them, are not used again."""
-_KEPT: Final = 500
-"""Verdicts kept on disk: the ones used last."""
 _ROUNDING: Final = 3.0
 """A fast path may be this many times as far from the exact numbers as the plain one. Two orders of
 summation differ by a factor below 2; a sequence that attends to another by many times that."""
@@ -124,10 +120,10 @@ class EquivalenceChecker:
         `kind`: the properties of the job that decide, plain JSON values; `instead` is for the
         event: what happens without the path, and what the user can do.
         """
-        verdicts = self.ranks.all_gather(self._verdict(path, kind, measure))
-        against = next((each for each in verdicts if not each.same), None)
+        found = self.ranks.all_gather(self._verdict(path, kind, measure))
+        against = next((each for each in found if not each.same), None)
         if against is None:
-            return verdicts[0]
+            return found[0]
         message = f"The fast path `{path}` is not used: it {against}. {instead}"
         self.send(Notice(message=message, data={"fast_path": path, **asdict(against)}))
         return None
@@ -135,8 +131,8 @@ class EquivalenceChecker:
     def _verdict(
         self, path: str, kind: Mapping[str, Any], measure: Callable[[], Verdict]
     ) -> Verdict:
-        file = self.folder / f"{content_cache.address(self._key(path, kind))}.json"
-        known = _read(file)
+        key = self._key(path, kind)
+        known = _read(self.folder, key)
         if known is not None:
             return known
         try:
@@ -150,7 +146,7 @@ class EquivalenceChecker:
         if (
             verdict.error is None and self.ranks.is_main_process
         ):  # a failed path is tried again next time
-            _write(file, verdict)
+            verdicts.write(self.folder, key, asdict(verdict))
         return verdict
 
     def _key(self, path: str, kind: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,24 +163,10 @@ class EquivalenceChecker:
         }
 
 
-def _read(file: Path) -> Verdict | None:
-    """None if the file is missing or damaged."""
+def _read(folder: Path, key: Mapping[str, Any]) -> Verdict | None:
+    """None if there is no verdict, or a damaged one."""
+    known = verdicts.read(folder, key)
     try:
-        verdict = Verdict(**json.loads(file.read_bytes()))
-        os.utime(file)
-    except (OSError, ValueError, TypeError):
+        return None if known is None else Verdict(**known)
+    except TypeError:
         return None
-    return verdict
-
-
-def _write(file: Path, verdict: Verdict) -> None:
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        partial = file.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps(asdict(verdict)))
-        partial.replace(file)
-        ages = sorted(file.parent.iterdir(), key=lambda each: each.stat().st_mtime, reverse=True)
-        for old in ages[_KEPT:]:
-            old.unlink(missing_ok=True)
-    except OSError as error:  # a full disk: the next job compares again
-        sys.stderr.write(f"Cannot save the verdict for later jobs: {error}\n")

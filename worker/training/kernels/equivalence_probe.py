@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import torch
 
-from worker.training import rng
 from worker.training.objective import Features
+from worker.training.reproducibility import rng
 
 LENGTHS: Final = (3, 7, 5)
 _THREE_BATCHES: Final = (LENGTHS, (12, 5, 9), (16, 25, 20))

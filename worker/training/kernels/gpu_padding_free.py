@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import torch
 
-from service.contract.events import Notice
-from service.contract.spec import JobSpec
+from service.contract.spec.spec import JobSpec
+from service.contract.stage.events import Notice
 from worker.training.fast_paths import FastPaths
 from worker.training.kernels import (
     attention_masks,

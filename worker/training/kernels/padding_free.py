@@ -45,7 +45,7 @@ class _Layout:
     """(1, width): they restart with each sequence; the filler has the first position."""
 
     @classmethod
-    def of(cls, mask: torch.Tensor, first: int = 0, *, filled: bool = True) -> "_Layout":
+    def from_mask(cls, mask: torch.Tensor, first: int = 0, *, filled: bool = True) -> "_Layout":
         """`mask`: (batch, length) on the CPU, not 0 where a token is real; `first`: the model's
         first position; `filled`: whether the row may have filler."""
         places = mask.flatten().nonzero()[:, 0]
@@ -169,7 +169,7 @@ class PaddingFreeHooks:
         return _KnownBatch(mask, None if bool(mask.all()) else self._layout_of(mask), None)
 
     def _layout_of(self, mask: torch.Tensor) -> _Layout:
-        return _Layout.of(mask, self._place.first, filled=self._filled)
+        return _Layout.from_mask(mask, self._place.first, filled=self._filled)
 
     def _pack(
         self, _model: torch.nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]

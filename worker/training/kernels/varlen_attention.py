@@ -1,4 +1,4 @@
-"""Attention over the sequences of a packed batch on a GPU, each of which attends only to itself.
+"""Attention over the sequences of a packed batch on a GPU; each attends only to itself.
 
 `worker.training.kernels.padding_free` packs the sequences; two kernels of torch separate them,
 given where each starts. `varlen` is flash attention: half precision, GPUs from Ampere on, no

@@ -22,7 +22,7 @@ class Schedule(ABC):
 
     def after_step(self, was_skipped: Callable[[], bool] | None = None) -> None:  # noqa: B027
         """Call after each optimizer step. If loss scaling skipped the step, the schedule does not
-        move, as in Trainer; `was_skipped` tells, and is called as late as possible."""
+        move, as in Trainer; `was_skipped` returns that, and is called as late as possible."""
 
     def settle(self) -> None:  # noqa: B027
         """Call `was_skipped` of the last step, so that the optimizer has the learning rates of the

@@ -15,7 +15,7 @@ import torch
 from transformers import Adafactor
 from transformers.trainer_pt_utils import get_parameter_names
 
-from service.contract.training import TrainingSpec
+from service.contract.spec.training import TrainingSpec
 from service.contract.training_arguments.choices import parse_optim_args
 from worker.failures import invalid_option
 

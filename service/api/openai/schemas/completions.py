@@ -1,6 +1,6 @@
 """Answers of models: chat completions and completions, whole and in chunks.
 
-Each has every field of the types of OpenAI's client; null is what this service has nothing for.
+Each has every field of the types of OpenAI's client; null if this service has no value for it.
 """
 
 from typing import Literal

@@ -13,7 +13,7 @@ class JobError(BaseModel):
 
 
 class Hyperparameters(BaseModel):
-    n_epochs: int | None = Field(description="Null where the passes are no whole number.")
+    n_epochs: int | None = Field(description="Null if the number of passes is not an integer.")
     batch_size: int | None = Field(description="Of each device, over all accumulated steps.")
     learning_rate_multiplier: float | None
 

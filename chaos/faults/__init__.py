@@ -1,0 +1,1 @@
+"""What disturbs a connection, a disk or a server."""

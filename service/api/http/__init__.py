@@ -1,0 +1,1 @@
+"""What every request passes: limits, authentication, bodies and the server itself."""

@@ -1,0 +1,1 @@
+"""Previews and predictions: requests that a worker answers within seconds."""

@@ -1,0 +1,1 @@
+"""Jobs: submission, actions, and what they have written."""

@@ -1,0 +1,1 @@
+"""MLflow behind the service's own authentication."""

@@ -1,0 +1,1 @@
+"""Searches of hyper-parameters."""

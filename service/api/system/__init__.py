@@ -1,0 +1,1 @@
+"""Health, metrics, workers and tasks."""

@@ -1,0 +1,1 @@
+"""Commands of operators and of a project's administrators."""

@@ -1,0 +1,1 @@
+"""`finetune preview`: what a job would make of its data."""

@@ -1,0 +1,1 @@
+"""The spec that a command reads, checks and uploads the files of."""

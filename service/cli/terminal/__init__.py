@@ -1,0 +1,1 @@
+"""What every command needs to talk to the terminal and to the server."""

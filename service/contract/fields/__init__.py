@@ -1,0 +1,1 @@
+"""What the fields of every section are made of: types, bounds, patterns."""

@@ -1,0 +1,1 @@
+"""What a worker's stages are told and what they report."""

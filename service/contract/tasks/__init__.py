@@ -1,0 +1,1 @@
+"""What can be trained, with the options and metrics of each task."""

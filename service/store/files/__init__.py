@@ -1,0 +1,1 @@
+"""Uploaded files, uploads in parts, and what retention removes."""

@@ -1,0 +1,1 @@
+"""Previews and predictions, and who answers them."""

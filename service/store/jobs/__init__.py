@@ -1,0 +1,1 @@
+"""Jobs: the one writer of states, claims, endings, and queries."""

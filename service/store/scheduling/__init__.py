@@ -1,0 +1,1 @@
+"""Workers, the fleet, and whose turn it is."""

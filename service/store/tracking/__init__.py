@@ -1,0 +1,1 @@
+"""What MLflow still lacks, or has too much."""

@@ -1,0 +1,1 @@
+"""What is the operating system's: processes, files, secrets at rest."""

@@ -1,0 +1,1 @@
+"""The stage that downloads and tokenizes."""

@@ -1,0 +1,1 @@
+"""The stage that shows what a job would make of its data."""

@@ -1,0 +1,1 @@
+"""The stage that pushes a model to the Hub."""

@@ -1,0 +1,1 @@
+"""Previews and predictions: who answers, and with which model."""

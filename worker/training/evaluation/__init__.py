@@ -1,0 +1,1 @@
+"""Evaluation, and what follows from its metric."""

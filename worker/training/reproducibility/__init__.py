@@ -1,0 +1,1 @@
+"""Random states, deterministic kernels, and the fingerprint of hardware and software."""
