@@ -5,8 +5,8 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
+from service.system import private_file
 from worker.doctor.check import Context, Finding, ok
 
 
@@ -30,7 +30,7 @@ def hang(context: Context) -> Finding:
         [sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True
     )
     (context.scratch.parent.parent / "grandchild").write_text(str(grandchild.pid))
-    Path(context.scratch.parent.parent / "child").write_text(str(os.getpid()))
+    private_file.write(context.scratch.parent.parent / "child", str(os.getpid()))
     sys.stderr.write("waiting for a GPU that never answers\n")
     sys.stderr.flush()
     time.sleep(600)

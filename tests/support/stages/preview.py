@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from service.contract.failures import FailureCode, StageError
 from service.contract.interactive.previews import MOST_BYTES, PreviewResult
 from service.contract.stage.stages import StageRequest
+from service.system import private_file
 from worker.stages.base import Channel, run_stage
 
 RESULT: dict[str, Any] = {"rows_limit": 7, "max_length": 128}
@@ -29,7 +30,7 @@ class _Form(BaseModel):
 def main(request: StageRequest, _channel: Channel) -> BaseModel:
     assert request.preview is not None
     behaviour = request.spec.metadata.get("stub.preview", "finish")
-    (request.attempt_dir / "made").write_text("by a stage")
+    private_file.write(request.attempt_dir / "made", "by a stage")
     if request.attempt > int(request.spec.metadata.get("stub.attempts", "1000")):
         behaviour = "finish"
     kind, _, argument = behaviour.partition(":")

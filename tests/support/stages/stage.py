@@ -36,6 +36,7 @@ from service.contract.stage.stages import (
     TrainResult,
 )
 from service.contract.states import Phase, Stage
+from service.system import private_file
 from worker.base_model import size
 from worker.base_model.size import Size
 from worker.stages.base import Channel, run_stage
@@ -46,7 +47,7 @@ def main(request: StageRequest, channel: Channel) -> BaseModel:
     sys.stdout.write(f"stub {request.stage} epoch {request.epoch}\n")
     gpus = {name: value for name, value in os.environ.items() if name.startswith("CUDA_")}
     (request.attempt_dir / "gpus.json").write_text(json.dumps(gpus))
-    (request.attempt_dir / "environment").write_text("\n".join(sorted(os.environ)))
+    write_environment(request)
     if request.stage is Stage.TRAIN:
         _train(request, channel)
     behaviour = request.spec.metadata.get(f"stub.{request.stage}", "finish")
@@ -62,6 +63,12 @@ def main(request: StageRequest, channel: Channel) -> BaseModel:
         _behave(behaviour, request)
         _await_soft_stop(behaviour, request, channel)
     return result(request)
+
+
+def write_environment(request: StageRequest) -> None:
+    """Tests wait for this file and then read it: it appears with all that it holds."""
+    names = "\n".join(sorted(os.environ))
+    private_file.write(request.attempt_dir / "environment", names)
 
 
 def _train(request: StageRequest, channel: Channel) -> None:

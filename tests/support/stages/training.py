@@ -4,7 +4,6 @@ Training saves step N once `save-N` exists in the workspace, and ends once `fini
 """
 
 import itertools
-import os
 import sys
 import time
 from pathlib import Path
@@ -19,7 +18,7 @@ from worker.storage import atomic_dir
 
 
 def main(request: StageRequest, channel: Channel) -> BaseModel:
-    (request.attempt_dir / "environment").write_text("\n".join(sorted(os.environ)))
+    stage.write_environment(request)
     settings = hub_repository.settings_dir(request.attempt_dir)
     settings.mkdir()
     (settings / "config.json").write_text("{}")
