@@ -1,13 +1,16 @@
 """`finetune download`."""
 
+import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from starlette.responses import FileResponse
 
 from service.cli.models import download, whole_folder
 from service.cli.terminal.exit_codes import UsageError
@@ -51,6 +54,22 @@ def other(store: Database, home: Path, http: httpx.Client) -> str:
     files = {"model/adapter_config.json": b"{}", "model/README.md": b"other card"}
     add_artifacts(store, home, job_id, files)
     return job_id
+
+
+Send = Callable[[Any], Awaitable[None]]
+
+
+def slowly(respond: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """A large file takes over half a minute, so that who waits for its first bytes sees them."""
+
+    async def respond_slowly(response: object, scope: Any, receive: Any, send: Send) -> None:
+        async def send_slowly(message: object) -> None:
+            await send(message)
+            await asyncio.sleep(0.05)
+
+        await respond(response, scope, receive, send_slowly)
+
+    return respond_slowly
 
 
 class TestFolder:
@@ -144,15 +163,26 @@ class TestFolder:
 class TestKilled:
     @pytest.mark.usefixtures("processes")
     def test_leaves_no_half_model_and_the_next_try_works(
-        self, cli: Cli, job: str, store: Database, home: Path, api: str, here: Path
+        self,
+        cli: Cli,
+        job: str,
+        store: Database,
+        home: Path,
+        api: str,
+        here: Path,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        large = b"w" * 200_000_000
+        large = b"w" * 50_000_000
         add_artifacts(store, home, job, {"model/model.safetensors": large})
         command = [sys.executable, "-m", "service.cli", "download", job]
-        child = subprocess.Popen(command, cwd=here, env={**os.environ, "FINETUNE_URL": api})
-        wait_until(lambda: any(here.rglob("*.safetensors.*.part")), 60, "the first bytes")
-        child.kill()
-        child.wait()
+        environment = {**os.environ, "FINETUNE_URL": api}
+        with monkeypatch.context() as patched:
+            patched.setattr(FileResponse, "__call__", slowly(FileResponse.__call__))
+            with subprocess.Popen(command, cwd=here, env=environment) as child:
+                try:
+                    wait_until(lambda: any(here.rglob("*.safetensors.*.part")), 60, "bytes")
+                finally:
+                    child.kill()
         assert not (here / "mine").exists()
         assert len(list(here.iterdir())) == 1
         assert cli("download", job).status == 0

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -283,7 +284,8 @@ class TestRunGuarded:
         victims = {"outer": [stack.process.pid], "manager": [stack.manager], "parts": stack.parts}
         for name in order.split():
             for pid in victims[name]:
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # ended by the death of the one before
+                    os.kill(pid, signal.SIGKILL)
         if order == "parts":
             stack.process.terminate()
         ended = stack.wait_for_family()
