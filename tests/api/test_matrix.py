@@ -204,7 +204,14 @@ class TestEverybodyElse:
 
 
 class TestTheOwner:
-    @pytest.mark.parametrize("who", ["admin", "member", "viewer", "files only", "operator"])
+    # What an admin or the operator may is on each route, above, as the document declares it.
+    @pytest.mark.parametrize(
+        "who",
+        [
+            *("member", "viewer", "files only"),
+            *(pytest.param(who, marks=pytest.mark.heavy) for who in ("admin", "operator")),
+        ],
+    )
     def test_is_answered(self, matrix: Matrix, who: str) -> None:
         """Or the rows would ask for nothing."""
         wrong = []

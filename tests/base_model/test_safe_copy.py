@@ -165,6 +165,7 @@ class TestKeys:
 
 
 class TestBounds:
+    @pytest.mark.heavy  # changes with transformers alone
     def test_no_type_of_transformers_has_defaults_beyond_them(self) -> None:
         from transformers import CONFIG_MAPPING
 

@@ -28,10 +28,7 @@ from worker.inference.rows import refused
 from worker.training import cpu_products
 from worker.training.adapters.adapter import known_warnings
 
-EVERY_TIME = (
-    *("question-answering", "text-classification", "token-classification"),
-    *("causal-lm", "masked-lm", "summarization"),
-)
+EVERY_TIME = ("question-answering", "text-classification", "causal-lm", "summarization")
 OF_THEIR_TRAINING = {
     *("question-answering", "text-classification", "token-classification", "summarization")
 }

@@ -161,6 +161,7 @@ def test_a_stopped_worker_gives_its_job_back_and_leaves_nothing(
     stack.wait_for_state(job_id, "succeeded")
 
 
+@pytest.mark.heavy  # waits for 20 s
 @on_servers
 def test_a_worker_whose_pool_hangs_exits(stack: Stack) -> None:
     stack.values["drain_grace_seconds"] = "0"
@@ -178,6 +179,7 @@ def test_a_worker_whose_pool_hangs_exits(stack: Stack) -> None:
     stack.wait_for_state(job_id, "succeeded")
 
 
+@pytest.mark.heavy  # TestSoftStop of tests/e2e has one, too
 @on_embedded
 def test_a_draining_worker_lets_training_write_a_checkpoint(stack: Stack) -> None:
     process = stack.start_worker()
@@ -200,6 +202,7 @@ def test_a_draining_worker_lets_training_write_a_checkpoint(stack: Stack) -> Non
     ]
 
 
+@pytest.mark.heavy
 @on_servers
 @on_signals
 def test_a_second_signal_is_not_patient(stack: Stack, number: signal.Signals) -> None:

@@ -117,12 +117,15 @@ class TestInstalled:
         packages = ("service", "worker", "migrations")
         assert found == [str(installed / OURS / each / "__init__.py") for each in packages]
 
+    @pytest.mark.heavy
     def test_the_command_explains_itself(self, installed: Path) -> None:
         assert "finetune" in run(installed, self.MAIN, "--help")
 
+    @pytest.mark.heavy
     def test_the_command_shows_the_documentation(self, installed: Path) -> None:
         assert run(installed, self.MAIN, "docs", "tasks").startswith("# Tasks\n")
 
+    @pytest.mark.heavy
     def test_the_command_finds_the_migrations(self, installed: Path) -> None:
         assert "newest schema" in run(installed, self.MAIN, "migrate")
         assert (installed / "home" / "finetune.db").exists()

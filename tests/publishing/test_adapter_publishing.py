@@ -40,6 +40,7 @@ def save_adapter(base: Path, output: Path, auto: Any, revision: str | None, **sp
     return adapted.eval()
 
 
+@pytest.mark.heavy  # TestAdapter of tests/e2e pushes one, too
 @pytest.mark.usefixtures("processes")
 def test_pushed_it_loads_by_the_real_client_and_answers(
     server: StageServer, hub: HubDouble, tmp_path: Path

@@ -13,7 +13,6 @@ from service.store.jobs.claims import Claim
 from service.store.scope import EVERYTHING
 from tests.searches.conftest import Bench
 from tests.searches.simulated_worker import by_learning_rate, search_spec
-from tests.support.store.databases import on_both
 from tests.support.store.job_rows import get, put
 
 ASHA = {"name": "asha", "rungs": [10, 30]}
@@ -30,7 +29,6 @@ TEMPLATE = {
 
 
 class TestAsha:
-    @on_both
     def test_pauses_promotes_and_ends_the_losers(self, bench: Bench) -> None:
         bench.worker.steps = 90
         search_id = bench.submit(pruner=ASHA, enqueue=ENQUEUED, max_trials=12, **TEMPLATE)

@@ -203,6 +203,7 @@ class TestEverySave:
         assert [notice["data"].get("left_out") for notice in training.notices()] == [None, [2]]
         assert seen == [(min(19, os.nice(0) + 15), "")], "it yields the CPU and holds no GPU"
 
+    @pytest.mark.heavy
     def test_always_push_has_each_wait_for_its_turn(self, make: Make) -> None:
         training = make(target={"always_push": True}, training={"save_total_limit": 1})
         training.hub.fail(SLOW, method="PUT", delay=2.0, times=1)
@@ -333,6 +334,7 @@ class TestEnd:
         assert training.run(script) is None
         assert training.titles == []
 
+    @pytest.mark.heavy  # as a lost claim, above
     def test_the_database_is_unreachable(self, make: Make, flaky: Flaky) -> None:
         training = make()
         training.database = flaky
@@ -379,6 +381,7 @@ class TestEnd:
         assert pushes() == []
         return training
 
+    @pytest.mark.heavy
     def test_the_running_one_is_given_a_little_time_and_no_other_begins(self, make: Make) -> None:
         training = self.at_its_end(make)
         assert training.titles == ["Training in progress, step 1"]

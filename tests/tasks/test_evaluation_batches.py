@@ -198,9 +198,12 @@ def evaluations(job: Any, folder: Path) -> dict[int, Evaluation]:
     return found
 
 
-PADDED: Final = ("question-answering v2", "causal-lm", "masked-lm", "summarization", "chat")
+PADDED: Final = ("question-answering v2", "causal-lm", "summarization")
 """The others compute with padding as one of these does."""
-SELDOM: Final = ("question-answering", "regression", "translation")
+SELDOM: Final = (
+    *("question-answering", "question-answering, beam search", "regression", "translation"),
+    *("text-classification, decoder", "preference, kto", "reward"),
+)
 """Others compute as they do."""
 
 

@@ -105,7 +105,14 @@ class TestClassification:
 
 class TestLanguageModels:
     @pytest.mark.parametrize(
-        "name", ["causal-lm", "causal-lm-lora", "causal-lm-from-scratch", "masked-lm"]
+        "name",
+        [
+            *("causal-lm-lora", "masked-lm"),
+            *(
+                pytest.param(name, marks=pytest.mark.heavy)
+                for name in ("causal-lm", "causal-lm-from-scratch")
+            ),
+        ],
     )
     def test_learn(self, tmp_path: Path, name: str) -> None:
         job = example(tmp_path / "home", name)
@@ -129,6 +136,7 @@ class TestLanguageModels:
         assert names >= (adapter if name.endswith("lora") else {"model.safetensors"})
         assert ("model.safetensors" in names) is not name.endswith("lora")
 
+    @pytest.mark.heavy
     @pytest.mark.usefixtures("processes")
     def test_all_options_together(self, tmp_path: Path) -> None:
         options = {"num_train_epochs": 2, "max_steps": -1, "learning_rate": 1e-3}
@@ -215,12 +223,9 @@ class TestConversations:
         result = self.finished(job)
         assert result.metrics["eval_loss"] < result.baseline["eval_loss"]
 
+    @pytest.mark.heavy  # beside `test_chat`
     @pytest.mark.parametrize(
-        ("name", "metric"),
-        [
-            ("preference", "rewards/accuracies"),
-            pytest.param("reward", "accuracy", marks=pytest.mark.heavy),
-        ],
+        ("name", "metric"), [("preference", "rewards/accuracies"), ("reward", "accuracy")]
     )
     def test_preferences(self, tmp_path: Path, name: str, metric: str) -> None:
         result = self.finished(self.job(tmp_path, name, max_length=1024))  # of bytes

@@ -22,7 +22,6 @@ from service.store.tracking import searches as search_tracking
 from tests.searches.conftest import Bench
 from tests.searches.simulated_worker import missing_column, search_spec
 from tests.support.servers.services import free_port
-from tests.support.store.databases import on_both
 from tests.support.threads import at_once
 from worker.tracking import search_shipper, shipper
 from worker.tracking.search_content import Progress, own_tags
@@ -216,7 +215,6 @@ class TestRun:
         assert search.runs == []
 
 
-@on_both
 class TestContent:
     def test_while_it_lives_and_at_its_end(self, search: Search) -> None:
         search.submit()

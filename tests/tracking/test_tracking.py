@@ -14,7 +14,6 @@ from service.settings import Settings
 from service.store.database import db_now
 from service.store.tracking import jobs as store
 from tests.support.servers.services import free_port, wait_until
-from tests.support.store.databases import on_both
 from tests.support.threads import at_once
 from tests.tracking.conftest import PREPARED, Job, MakeJob
 from tests.tracking.support import TRAINED, expected_points, shipped_points, train
@@ -36,7 +35,6 @@ class TestMakeTracker:
         assert isinstance(make_tracker(Settings(mlflow_uri="http://127.0.0.1:1")), MlflowTracker)
 
 
-@on_both
 class TestMetrics:
     def test_all_numbers_arrive_with_their_steps_and_times(self, job: Job) -> None:
         job.metric("eval", 0, eval_loss=5.0, eval_f1=7.5)

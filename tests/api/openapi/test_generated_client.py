@@ -64,6 +64,7 @@ def operation(tag: str, name: str) -> Any:
 
 
 class TestGeneratedClient:
+    @pytest.mark.heavy
     def test_uploads_submits_reads_lists_and_names_problems(
         self, client: Any, server: Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:

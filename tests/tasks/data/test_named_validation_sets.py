@@ -2,7 +2,7 @@
 test split that has labels as it does a validation split."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -13,6 +13,9 @@ from worker.tasks import registry
 
 pytestmark = pytest.mark.usefixtures("trainings")
 
+# One that scores rows, one that scores windows of rows, one that generates.
+EVERY_TIME: Final = ("text-classification", "question-answering", "summarization")
+
 
 def test_no_task_is_left_out() -> None:
     only_predict = {"causal-lm/text-generation", "masked-lm/fill-mask", "chat/text-generation"}
@@ -20,7 +23,10 @@ def test_no_task_is_left_out() -> None:
     assert set(CASES) == set(registry.REGISTRY) - only_predict
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.heavy] * (name not in EVERY_TIME)) for name in CASES],
+)
 def test_each_set_has_the_numbers_that_it_has_alone(name: str, tmp_path: Path) -> None:
     """One of them as the only validation set, and the other as the test split."""
     parameters, save_model, row = CASES[name]

@@ -45,6 +45,8 @@ ROBERTA_LIKE: dict[str, dict[str, Any]] = {
     "roberta": SMALL | OFFSET,
     "longformer": SMALL | OFFSET | {"attention_window": 16},
 }
+# Without types of tokens, with relative positions, with other positions.
+EVERY_TIME = ("distilbert", "deberta-v2", "roberta")
 
 
 def texts() -> list[str]:
@@ -94,7 +96,13 @@ def save(folder: Path, model_type: str) -> None:
     tokenizer.save_pretrained(folder)
 
 
-@pytest.mark.parametrize("model_type", [*BERT_LIKE, *ROBERTA_LIKE])
+@pytest.mark.parametrize(
+    "model_type",
+    [
+        pytest.param(name, marks=[pytest.mark.heavy] * (name not in EVERY_TIME))
+        for name in (*BERT_LIKE, *ROBERTA_LIKE)
+    ],
+)
 def test_trains_and_answers(model_type: str, tmp_path: Path) -> None:
     save(tmp_path / "model", model_type)
     task = {"type": "question-answering", "max_seq_length": LENGTH, "doc_stride": 16}

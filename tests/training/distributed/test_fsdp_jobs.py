@@ -37,7 +37,8 @@ from tests.training.support.pairs import (
     with_heavy,
 )
 
-pytestmark = pytest.mark.long
+# In each run the doctor's check `ranks-fsdp` has the losses of one process (tests/doctor).
+pytestmark = [pytest.mark.long, pytest.mark.heavy]
 
 SUMMARIES = EXAMPLES / "seq2seq" / "summaries-train.jsonl"
 
