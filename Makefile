@@ -47,8 +47,8 @@ help: ## Show this list
 
 ##@ Run
 
-demo: $(VENV)/.demo ## Fine-tune a small model from start to end; KEEP=1 leaves the service running
-	$(BIN)/python -m examples.demo $(if $(KEEP),--keep)
+demo: $(VENV)/.demo ## Fine-tune a small model in five minutes; FULL=1: in full; KEEP=1 leaves the service running
+	$(BIN)/python -m examples.demo $(if $(KEEP),--keep) $(if $(FULL),--full)
 
 up: $(VENV)/.demo ## Run the whole service on this machine until Ctrl-C
 	$(BIN)/finetune up $(ARGS)

