@@ -220,6 +220,42 @@ def test_a_signal_reaches_the_stage_once_whenever_it_comes() -> None:
     assert json.loads(counted.stdout) == [1] * 10
 
 
+_KILL_OUTSIDE = """
+import os, signal, time
+from worker.sandbox import confinement, machine, mounts, namespaces
+from worker.sandbox.view import Layer, View
+devices = machine.devices(with_gpus=False)
+view = View((Layer.NAMESPACES,), read=machine.readable({}), write=(), devices=devices)
+namespaces._pass_on_early_signals = lambda status: os.kill(os.getpid(), signal.SIGKILL)
+namespaces.die_with_parent = lambda parent: None  # the signal follows the pipe's end, later
+enter = mounts.enter
+mounts.enter = lambda view: (time.sleep(0.5), enter(view))
+try:
+    confinement.enter(view)
+except OSError as error:
+    confinement.report(error)
+"""
+
+
+@needs_namespaces
+@pytest.mark.usefixtures("processes")
+def test_a_kill_while_it_is_confined_is_a_kill() -> None:
+    """Not a machine that cannot confine stages: no other attempt follows that failure."""
+    reader, writer = os.pipe()
+    done = subprocess.run(
+        [sys.executable, "-c", _KILL_OUTSIDE],
+        env={**os.environ, EVENT_FD_VARIABLE: str(writer)},
+        pass_fds=(writer,),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        assert pipe.read() == ""
+    assert (done.returncode, done.stderr) == (-signal.SIGKILL, "")
+
+
 def test_a_command_that_cannot_start_says_so(layer: Layer) -> None:
     reader, writer = os.pipe()
     with confined(["/missing/program"], view(layer)) as (command, passed):

@@ -11,6 +11,7 @@ import signal
 import socket
 import struct
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -51,7 +52,8 @@ def enter(view: View) -> None:
     stage = os.fork()
     if stage:
         sys_.drop_capabilities()
-        os.write(writer, _FORKED)
+        with suppress(BrokenPipeError):  # the one outside was killed; our death signal follows
+            os.write(writer, _FORKED)
         _become_monitor("first", stage, writer)
     os.close(writer)
     os.read(passed_on, 1)  # ends once it is closed on the other side
