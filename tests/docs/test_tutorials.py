@@ -68,6 +68,7 @@ class TestCommands:
         assert "is cancelled" in printed or "is cancelling" in printed
         assert (reader.folder / "squad-sample" / "model" / "model.safetensors").is_file()
 
+    @pytest.mark.heavy  # the README's steps, over HTTP
     def test_the_tutorial_with_curl(self, reader: Reader, tiny_bert: Path) -> None:
         text = script("docs/curl-tutorial.md", tiny_bert)
         printed = reader.paste(text.replace("http://127.0.0.1:8000", reader.url))

@@ -22,6 +22,8 @@ pytestmark = [
     pytest.mark.parametrize("stack", ["postgres-redis"], indirect=True),
     # The pages run in the setup of the first test: a minute on two cores, more on busy ones.
     pytest.mark.timeout(600),
+    # The commands are those of the README, whose page is read in each run (tests/docs).
+    pytest.mark.heavy,
 ]
 
 # All that differs from what a reader does: small models take the place of those on the Hub; the
@@ -38,13 +40,6 @@ TINY_MODELS: Final = {
 }
 PROGRAM: Final = "python "
 PREVIEWED: Final = "text-classification"
-# The commands of all pages are alike, and those of the README, which trains for question answering,
-# and of the tutorial run each time.
-EVERY_TIME: Final = (PREVIEWED,)
-EACH: Final = [
-    pytest.param(task, marks=() if task in EVERY_TIME else pytest.mark.heavy)
-    for task in guides.TASKS
-]
 SECONDS: Final = 500
 
 PRINTED: Final = {
@@ -119,7 +114,7 @@ class TestGuides:
     def test_there_is_one_for_each_task(self, stack: Stack) -> None:
         assert set(guides.TASKS) == set(TASKS) == set(PRINTED)
 
-    @pytest.mark.parametrize("task", EACH)
+    @pytest.mark.parametrize("task", guides.TASKS)
     def test_the_commands_train_and_download(
         self, task: str, folders: dict[str, Path], stack: Stack
     ) -> None:
@@ -136,7 +131,7 @@ class TestGuides:
         assert "8 rows read, 8 usable" in output or "10 rows read, 10 usable" in output
         assert re.search(r"(positive|negative) +0?\.?\d", output)
 
-    @pytest.mark.parametrize("task", EACH)
+    @pytest.mark.parametrize("task", guides.TASKS)
     def test_the_program_prints_what_the_page_shows(
         self, task: str, folders: dict[str, Path], capsys: pytest.CaptureFixture[str]
     ) -> None:

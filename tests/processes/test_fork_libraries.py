@@ -31,6 +31,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="Linux only"),
     pytest.mark.timeout(600),
     pytest.mark.long,
+    pytest.mark.heavy,  # changes with the versions of libraries
 ]
 
 
@@ -127,7 +128,6 @@ def twice(forks: ForkClient, tmp_path_factory: pytest.TempPathFactory) -> Twice:
     return ended
 
 
-@pytest.mark.heavy  # changes with the versions of libraries alone
 def test_knows_variables_that_libraries_read_at_import(
     twice: Twice, forks: ForkClient, tmp_path: Path
 ) -> None:
@@ -157,7 +157,7 @@ def test_knows_variables_that_libraries_read_at_import(
     ("num_processes", "where"),
     [
         (1, "the CPU with 2 threads in"),
-        pytest.param(2, "the CPU with 2 threads in 2 processes in", marks=pytest.mark.heavy),
+        (2, "the CPU with 2 threads in 2 processes in"),
     ],
 )
 def test_trains_to_the_same_weights(twice: Twice, num_processes: int, where: str) -> None:
@@ -168,7 +168,6 @@ def test_trains_to_the_same_weights(twice: Twice, num_processes: int, where: str
     assert (cold.losses, cold.weights) == (forked.losses, forked.weights)
 
 
-@pytest.mark.heavy  # as above
 @pytest.mark.usefixtures("processes")
 def test_with_a_gpu_no_import_starts_cuda() -> None:
     """No GPU is needed to see that bitsandbytes, whose import starts CUDA, is not reached."""

@@ -261,7 +261,7 @@ class TestFailure:
         assert second["data"]["step"] == 2
         assert training.titles == ["Training in progress, step 2"]
 
-    @pytest.mark.parametrize("token", ["hf_unknown", None])
+    @pytest.mark.parametrize("token", ["hf_unknown", pytest.param(None, marks=pytest.mark.heavy)])
     def test_a_permanent_failure_is_tried_once(
         self, make: Make, settings: Settings, monkeypatch: pytest.MonkeyPatch, token: str | None
     ) -> None:
@@ -390,7 +390,10 @@ class TestEnd:
 
     @pytest.mark.parametrize(
         ("always_push", "then"),
-        [(False, "The finished model is"), (True, "Those that are kept are")],
+        [
+            (False, "The finished model is"),
+            pytest.param(True, "Those that are kept are", marks=pytest.mark.heavy),
+        ],
     )
     def test_steps_that_are_not_pushed_then_are_named(
         self, make: Make, monkeypatch: pytest.MonkeyPatch, always_push: bool, then: str
