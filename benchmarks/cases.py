@@ -14,7 +14,7 @@ class Case:
     best: bool
     """The Trainer at its best; else as the reference scripts set it up by default."""
     bf16: bool
-    """Whether the Trainer at its best computes in bfloat16: by a trial on this machine."""
+    """Whether the Trainer at its best computes in bfloat16."""
     steps: int
     batch_size: int
     max_length: int

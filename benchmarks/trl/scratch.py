@@ -54,14 +54,12 @@ def installed(folder: Path) -> Path:
 
 def program(site: Path, module: str, *arguments: str, threads: int | None = None) -> dict[str, Any]:
     """As `training_speed.program`; the module can import TRL."""
-    return training_speed.program(
-        module,
-        *arguments,
-        threads=threads,
-        TRL_EXPERIMENTAL_SILENCE="1",
-        PYTHONPATH=os.pathsep.join([str(training_speed.ROOT), str(site)]),
-        PYTHONWARNINGS="ignore",
-    )
+    variables = {
+        "TRL_EXPERIMENTAL_SILENCE": "1",
+        "PYTHONPATH": os.pathsep.join([str(training_speed.ROOT), str(site)]),
+        "PYTHONWARNINGS": "ignore",
+    }
+    return training_speed.program(module, *arguments, threads=threads, variables=variables)
 
 
 def reference(
