@@ -185,6 +185,8 @@ $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed (python3 -m venv must work);" \
 		"name it with PYTHON=/path/to/python3"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+	@# The pip of Python 3.11 takes half a minute longer to choose among the index's files.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 
 # Stamps: a second call installs nothing. The packages for tests include those for the demo.
 $(VENV)/.demo: pyproject.toml client/pyproject.toml constraints.txt | $(BIN)/python

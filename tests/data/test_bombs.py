@@ -53,6 +53,7 @@ class TestParquet:
             "has more than 4,000,000 value"
         ]
 
+    @pytest.mark.heavy
     def test_a_value_that_is_stored_once_does_not_fill_the_memory(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -95,7 +95,7 @@ class TestAsha:
             assert trial.is_cleaned == (trial.state == "pruned")
             assert (job.workspace_pruned_at is not None) == (trial.state == "pruned")
 
-    @pytest.mark.parametrize("parallel", [1, 4])
+    @pytest.mark.parametrize("parallel", [pytest.param(1, marks=pytest.mark.heavy), 4])
     def test_a_runner_that_remembers_nothing_decides_the_same(
         self, bench: Bench, parallel: int
     ) -> None:
@@ -179,7 +179,10 @@ class TestAsha:
 
     @pytest.mark.parametrize(
         ("seed", "limit"),
-        [(0, None), pytest.param(1, None, marks=pytest.mark.heavy), (0, 5)],
+        [
+            (0, None),
+            *(pytest.param(*more, marks=pytest.mark.heavy) for more in ((1, None), (0, 5))),
+        ],
     )
     def test_a_reconciler_that_was_away_decides_the_same(
         self, bench: Bench, seed: int, limit: int | None

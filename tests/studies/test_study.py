@@ -118,7 +118,13 @@ class TestCrashes:
         search = self._same(SAMPLERS[name], lambda search: pruned(search, 20), pruner=pruner)
         assert 0 < sum(trial.state == TrialState.PRUNED for trial in search.trials) < 20
 
-    @pytest.mark.parametrize("objectives", [LOSS, LOSS_AND_F1], ids=["one", "two"])
+    @pytest.mark.parametrize(
+        "objectives",
+        [
+            pytest.param(LOSS, id="one"),
+            pytest.param(LOSS_AND_F1, id="two", marks=pytest.mark.heavy),
+        ],
+    )
     def test_gp(self, objectives: Any) -> None:
         self._same(GP, lambda search: at_once(search, 7), objectives=objectives)
 

@@ -155,14 +155,12 @@ class TestLanguageModels:
         assert len(recorder.of(CheckpointSaved)) == 2
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("name", "rows", "metric"),
     [
         ("summarization", {"train": 160, "validation": 6}, "eval_rougeLsum"),
-        pytest.param(
-            *("translation", {"train": 241, "validation": 6}, "eval_bleu"),
-            marks=pytest.mark.heavy,
-        ),
+        ("translation", {"train": 241, "validation": 6}, "eval_bleu"),
     ],
 )
 def test_texts_from_texts(name: str, rows: dict[str, int], metric: str, tmp_path: Path) -> None:

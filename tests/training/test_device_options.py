@@ -90,6 +90,7 @@ class TestPrecision:
 
 
 class TestCompile:
+    @pytest.mark.heavy  # compiles
     def test_the_model_is_compiled_and_saved_bare(
         self, make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -128,6 +128,7 @@ def cluster(seed: int, work: float, *, arrive_within: float) -> tuple[Cluster, l
     return Cluster([8, 8, 4], given, jobs, chance), jobs
 
 
+@pytest.mark.heavy
 class TestTenThousandJobs:
     """Three hosts; lengths from minutes to hours; one attempt in ten is interrupted, and its job
     waits again."""

@@ -165,7 +165,7 @@ class TestAgainstTrainer:
         )
         assert_equal((losses, metrics), theirs)
 
-    @pytest.mark.parametrize("line_by_line", [False, True])
+    @pytest.mark.parametrize("line_by_line", [False, pytest.param(True, marks=pytest.mark.heavy)])
     def test_masked_lm(self, tmp_path: Path, options: dict[str, Any], line_by_line: bool) -> None:
         folder = save_tiny_masked_bert(tmp_path / "model")
         # BERT's own loss ignores how many tokens an accumulated batch has, and Trainer adds up

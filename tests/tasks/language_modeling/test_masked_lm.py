@@ -290,6 +290,7 @@ class TestJob:
             ]
         assert any(sample["masks"] for sample in result.samples)
 
+    @pytest.mark.heavy
     @pytest.mark.usefixtures("processes")
     def test_other_processes_make_the_same_batches(self, make: Make) -> None:
         training = {"per_device_train_batch_size": 4, "num_train_epochs": 2}

@@ -126,7 +126,7 @@ class TestForDevice:
 
 @pytest.mark.usefixtures("processes")
 class TestTraining:
-    @pytest.mark.parametrize("persistent", [False, True])
+    @pytest.mark.parametrize("persistent", [pytest.param(False, marks=pytest.mark.heavy), True])
     def test_workers_change_nothing_also_after_a_kill(
         self, make_job: Callable[..., Job], persistent: bool
     ) -> None:
