@@ -3,6 +3,7 @@
 import gzip
 import socket
 import ssl
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -147,6 +148,25 @@ def test_a_body_that_drips_has_been_delivered_at_the_deadline(tmp_path: Path) ->
     found, seconds = outcome(tmp_path, after(CHUNKED, forever(b"1\r\nx\r\n", 0.05)))
     assert (found.status, found.error) == (200, None)
     assert TRY_SECONDS <= seconds < TRY_SECONDS + 0.5
+
+
+def reset(connection: socket.socket) -> None:
+    time.sleep(0.1)  # what was sent before is read
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+@pytest.mark.parametrize(
+    "talk",
+    [
+        after(CHUNKED + b"5\r\nhello\r\n", reset),
+        after(CHUNKED + b"5\r\nhello\r\n", lambda connection: connection.sendall(b"no number\r\n")),
+        after(OK + b"Content-Length: 9\r\n\r\nhello", lambda _: None),
+    ],
+    ids=["reset", "no chunk", "shorter than it said"],
+)
+def test_an_answer_that_breaks_off_has_been_given(tmp_path: Path, talk: Talk) -> None:
+    found, _ = outcome(tmp_path, talk)
+    assert (found.status, found.error, found.answer) == (200, None, "hello")
 
 
 def test_what_is_packed_is_not_unpacked(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import httpx
 import openai
 import pytest
 from sqlalchemy import update
+from structlog.testing import capture_logs
 
 from service.contract import webhooks as webhooks_contract
 from service.contract.states import JobState
@@ -268,9 +269,9 @@ class TestFailures:
                 assert sorted(took)[2] < 0.7, took  # a busy machine delays some of them
                 over.set()
 
-    def test_a_sender_that_starts_knows_who_fails(
-        self, database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    @pytest.fixture
+    def rooms(self, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+        """Those that a sender claims for."""
         rooms: list[Any] = []
         claim = store_deliveries.claim
 
@@ -279,6 +280,11 @@ class TestFailures:
             return claim(session, room)
 
         monkeypatch.setattr(store_deliveries, "claim", noted)
+        return rooms
+
+    def test_a_sender_that_starts_knows_who_fails(
+        self, database: Database, settings: Settings, rooms: list[Any]
+    ) -> None:
         with Receiver() as receiver:
             failing, _ = endpoint(database, settings, receiver.url)
             endpoint(database, settings, receiver.url)
@@ -289,6 +295,45 @@ class TestFailures:
                 wait_for(lambda: deliveries(database)[0].state == "delivered")
         assert rooms[0].failing == {failing}
         assert rooms[-1].failing == set()  # it has not failed this time
+
+    def test_it_remembers_who_failed_and_says_it_once(
+        self, database: Database, settings: Settings, rooms: list[Any]
+    ) -> None:
+        with (
+            Receiver(lambda _: 500) as broken,
+            Receiver() as whole,
+            capture_logs() as logs,
+            sending(database, settings),
+        ):
+            failing = with_test_event(database, settings, broken.url)
+            wait_for(lambda: deliveries(database)[0].tries == 1)
+            for number in (1, 2):
+                with_test_event(database, settings, whole.url)
+                wait_for(lambda: len(whole.received) == number)  # noqa: B023
+        assert rooms[-1].failing == {failing}
+        [said] = [each for each in logs if each["event"] == "webhook.try_failed"]
+        assert (said["webhook"], said["status"]) == (failing, 500)
+        assert said["error"] == "the receiver answered HTTP 500"
+
+    def test_a_receiver_has_eight_at_once(self, database: Database, settings: Settings) -> None:
+        over = threading.Event()
+
+        def slow(_: int) -> int:
+            over.wait(60)
+            return 204
+
+        with Receiver(slow) as receiver:
+            endpoint(database, settings, receiver.url, events=("job.submitted",))
+            for _ in range(12):
+                make_job(database)
+            with sending(database, settings):
+                try:
+                    wait_for(lambda: len(receiver.received) == 8)
+                    time.sleep(0.2)  # ten rounds
+                    assert len(receiver.received) == 8
+                finally:
+                    over.set()
+                wait_for(lambda: len(receiver.received) == 12)
 
 
 class TestTrouble:
@@ -384,7 +429,7 @@ class TestEnd:
         with Receiver(slow) as receiver:
             with_test_event(database, settings, receiver.url)
             began = time.monotonic()
-            sender.WebhookSender(database, settings).run(stop)
+            sender.WebhookSender(database, settings, poll_seconds=0.05).run(stop)
             took = time.monotonic() - began
             over.set()
         assert deliveries(database)[0].state == state
