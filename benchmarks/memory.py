@@ -21,14 +21,12 @@ import numpy as np
 import psutil
 import torch
 
-from benchmarks.training_speed import EXAMPLES, stage
+from benchmarks.training_speed import EXAMPLES, Process, stage
 from service.contract.stage.events import STAGE_EVENT, Finished, Progress
 from service.contract.states import Stage
-from service.settings import Settings
 from tests.stages.support import Running, write_request
 from tests.support.models import minilm_dir, save_tiny_t5
 from worker.processes import allocator
-from worker.processes.stage_environment import stage_environment
 from worker.training.memory.usage import TRIM_STEPS
 
 MARKS: Final = (100, 200, 500, 1000, 2000)
@@ -127,9 +125,8 @@ def environment(malloc: str, threads: int) -> dict[str, str]:
     """The environment of a worker's stage."""
     if malloc not in (allocator.SYSTEM, allocator.KEEPING):
         malloc = allocator.find(malloc, with_gpu=torch.cuda.is_available())
-    settings = Settings(home=Path(tempfile.gettempdir())).model_copy(update={"malloc": malloc})
-    own = stage_environment(settings, Stage.TRAIN)
-    return {**own, "OMP_NUM_THREADS": str(threads)}
+    process = Process(threads=threads, malloc=malloc)
+    return process.environment(Stage.TRAIN, Path(tempfile.gettempdir()))
 
 
 def trained(request: Path, variables: dict[str, str]) -> tuple[list[Sample], dict[str, float]]:

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,12 @@ import psutil
 import torch
 
 from benchmarks.cases import LORA_RANK, Case
+from service.contract.states import Stage
+from service.settings import Settings
 from tests.stages.support import Running, write_request
 from tests.support.models import minilm_dir
 from worker.processes import allocator
+from worker.processes.stage_environment import stage_environment
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
@@ -88,17 +91,40 @@ def malloc() -> str:
     return allocator.find(allocator.AUTO, with_gpu=torch.cuda.is_available())
 
 
+@dataclass(frozen=True)
+class Process:
+    """A stage's process; by default as a worker starts it, with all cores."""
+
+    threads: int | None = None
+    malloc: str | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    before: str = "pass"
+    """Python that is run before the stage's module."""
+
+    def environment(self, kind: str, home: Path) -> dict[str, str]:
+        settings = Settings(home=home, malloc=self.malloc or malloc())
+        threads = str(self.threads or os.cpu_count())
+        own = stage_environment(settings, Stage(kind)) | {"HF_HUB_OFFLINE": "1"}
+        return {**own, "OMP_NUM_THREADS": threads, **self.variables}
+
+    def command(self, kind: str) -> list[str]:
+        module = f"worker.stages.{kind}.stage"
+        run = f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+        return ["-c", f"import runpy\n{self.before}\n{run}"]
+
+
+AS_A_WORKER = Process()
+
+
 def stage(
-    kind: str, folder: Path, body: dict[str, Any], threads: int | None = None, **more: Any
+    kind: str, folder: Path, body: dict[str, Any], process: Process = AS_A_WORKER, **more: Any
 ) -> Any:
-    """Run a stage in its own process, by default with all cores; returns its output."""
+    """Run a stage in its own process; returns its output."""
     own = folder.parent
     roots = {"data_roots": [EXAMPLES, own], "model_roots": [minilm_dir(), own]}
     request = write_request(folder, body, **{**roots, **more, "stage": kind})
-    environment = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(threads or os.cpu_count())}
-    environment = allocator.preloading(malloc(), environment)
     return Running(
-        ["-m", f"worker.stages.{kind}.stage", str(request)], folder / "log", environment
+        [*process.command(kind), str(request)], folder / "log", process.environment(kind, own)
     ).wait()
 
 
@@ -148,7 +174,14 @@ def report(label: str, pairs: Sequence[tuple[Side, Side]]) -> None:
     )
 
 
-def ours(case: Case, number: int, prepare_result: dict[str, Any]) -> Side:
+def ours(
+    case: Case,
+    number: int,
+    prepare_result: dict[str, Any],
+    process: Process = AS_A_WORKER,
+    **options: Any,
+) -> Side:
+    """`number`: of the run, for its folder; `options`: of `training`, besides the case's."""
     training = {
         "max_steps": case.steps,
         "per_device_train_batch_size": case.batch_size,
@@ -156,10 +189,11 @@ def ours(case: Case, number: int, prepare_result: dict[str, Any]) -> Side:
         "logging_steps": case.steps,
         "save_strategy": "no",
         "train_sampling_strategy": "group_by_length" if case.name == "qa" else "random",
+        **options,
     }
     folder = case.folder / f"ours-{number}"
     body = spec(case.name, training, base_model(case.name, case.folder))
-    ended = stage("train", folder, body, prepared=prepare_result)
+    ended = stage("train", folder, body, process, prepared=prepare_result)
     metrics = ended.result["metrics"]
     return Side(
         metrics["train_tokens_per_second"],

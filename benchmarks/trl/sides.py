@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.training_speed import Side, stage
+from benchmarks.training_speed import Process, Side, stage
 from benchmarks.trl import scratch
 from benchmarks.trl.scratch import TRLCase
 from service.contract.stage.events import Metric
@@ -44,8 +44,9 @@ def ours(
     threads: int | None = None,
 ) -> LoggedSide:
     """`folder`: of this run."""
+    process = Process(threads=threads)
     ended = stage(
-        "train", folder, body, threads, prepared=result, data_roots=roots, model_roots=roots
+        "train", folder, body, process, prepared=result, data_roots=roots, model_roots=roots
     )
     metrics = ended.result["metrics"]
     logged = [event for event in ended.events if isinstance(event, Metric)]

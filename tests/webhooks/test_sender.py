@@ -296,7 +296,7 @@ class TestFailures:
         assert rooms[0].failing == {failing}
         assert rooms[-1].failing == set()  # it has not failed this time
 
-    def test_it_remembers_who_failed_and_says_it_once(
+    def test_it_remembers_who_failed_and_logs_it_once(
         self, database: Database, settings: Settings, rooms: list[Any]
     ) -> None:
         with (
@@ -311,9 +311,9 @@ class TestFailures:
                 with_test_event(database, settings, whole.url)
                 wait_for(lambda: len(whole.received) == number)  # noqa: B023
         assert rooms[-1].failing == {failing}
-        [said] = [each for each in logs if each["event"] == "webhook.try_failed"]
-        assert (said["webhook"], said["status"]) == (failing, 500)
-        assert said["error"] == "the receiver answered HTTP 500"
+        [logged] = [each for each in logs if each["event"] == "webhook.try_failed"]
+        assert (logged["webhook"], logged["status"]) == (failing, 500)
+        assert logged["error"] == "the receiver answered HTTP 500"
 
     def test_a_receiver_has_eight_at_once(self, database: Database, settings: Settings) -> None:
         over = threading.Event()
