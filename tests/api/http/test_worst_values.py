@@ -38,9 +38,9 @@ def _slow(fields: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     slow = []
     for path, template in fields:
         for name, raw in bodies(template):
-            started = time.process_time()
+            started = time.thread_time()
             _handled(raw)
-            if time.process_time() - started > _MOST_SECONDS:
+            if time.thread_time() - started > _MOST_SECONDS:
                 slow.append((path, name))
     return slow
 
@@ -78,9 +78,9 @@ class TestWorstValues:
     @pytest.mark.parametrize("body", hostile_bodies().values(), ids=hostile_bodies())
     def test_each_hostile_body(self, body: Any) -> None:
         raw = json.dumps(body).encode()
-        started = time.process_time()
+        started = time.thread_time()
         assert _handled(raw) == "refused"
-        assert time.process_time() - started < _MOST_SECONDS
+        assert time.thread_time() - started < _MOST_SECONDS
 
     @pytest.mark.parametrize(
         ("path", "value"),
