@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 STUB, STATE = "tests.support.stages.stage", "tests.support.stages.state_stage"
+_ENDED = "0"
+"""The stack of a process without memory."""
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -64,8 +67,11 @@ def initial_environment(pid: int) -> bytes:
 
 
 def is_forked(child: Child, forks: ForkClient) -> bool:
-    """By the address of its stack: drawn when an interpreter starts, and kept in a fork."""
-    return forks.server_pid is not None and _stack(child.pid) == _stack(forks.server_pid)
+    """By the address of its stack: drawn when an interpreter starts, and kept in a fork. A process
+    that has ended has none; who waits for it then tells."""
+    if (stack := _stack(child.pid)) == _ENDED:
+        return not isinstance(child._process, subprocess.Popen)
+    return forks.server_pid is not None and stack == _stack(forks.server_pid)
 
 
 def _stack(pid: int) -> str:
