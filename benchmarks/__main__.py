@@ -9,6 +9,7 @@ from typing import Final
 NAMES: Final = (
     "attention_windows",
     "checkpoint_stall",
+    "choices",
     "memory",
     "model_losses",
     "predictions",

@@ -102,7 +102,7 @@ class Process:
     """Python that is run before the stage's module."""
 
     def environment(self, kind: str, home: Path) -> dict[str, str]:
-        settings = Settings(home=home, malloc=self.malloc or malloc())
+        settings = Settings(home=home).model_copy(update={"malloc": self.malloc or malloc()})
         threads = str(self.threads or os.cpu_count())
         own = stage_environment(settings, Stage(kind)) | {"HF_HUB_OFFLINE": "1"}
         return {**own, "OMP_NUM_THREADS": threads, **self.variables}
