@@ -1,4 +1,4 @@
-"""By how much a step changes on this machine when a choice that is not measured were another one.
+"""Compares the rules and constants of a training on this machine with other values.
 
     python -m benchmarks.choices [qa mlm clm lora] [--steps 12] [--rounds 3]
 

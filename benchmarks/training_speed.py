@@ -231,7 +231,9 @@ def at_its_best(case: Case) -> Reference:
         {"malloc": malloc()},
     ):
         other = replace(best, **changed)
-        other_rate = rate if other == best else other.run().rate
+        if other == best:
+            continue
+        other_rate = other.run().rate
         print(f"  {best}: {rate:.0f} tokens/s; {other}: {other_rate:.0f}", flush=True)
         if other_rate > rate:
             best, rate = other, other_rate

@@ -22,7 +22,7 @@ from worker.doctor.runner import Examination
 Of = Callable[[str], Trial]
 # One task of each kind: windows of rows, plain text, a model that generates, batches of pairs. Each
 # task's own numbers are tested in tests/tasks, its table before a release.
-_OWN: Final = {
+_EVERY_TIME: Final = {
     "train": {"question-answering", "causal-lm", "summarization", "preference"},
     "resume": {"summarization", "preference"},
     "adapter": {"question-answering", "causal-lm", "preference"},
@@ -33,8 +33,8 @@ _OWN: Final = {
 
 def _cells() -> Iterator[Any]:
     for task, action in product(TABLE, ACTIONS):
-        is_same = task not in _OWN.get(action, TABLE)
-        yield pytest.param(task, action, marks=[pytest.mark.heavy] * is_same)
+        is_heavy = task not in _EVERY_TIME[action]
+        yield pytest.param(task, action, marks=[pytest.mark.heavy] * is_heavy)
 
 
 CELLS: Final = [*_cells()]

@@ -155,10 +155,7 @@ def test_knows_variables_that_libraries_read_at_import(
 
 @pytest.mark.parametrize(
     ("num_processes", "where"),
-    [
-        (1, "the CPU with 2 threads in"),
-        (2, "the CPU with 2 threads in 2 processes in"),
-    ],
+    [(1, "the CPU with 2 threads in"), (2, "the CPU with 2 threads in 2 processes in")],
 )
 def test_trains_to_the_same_weights(twice: Twice, num_processes: int, where: str) -> None:
     cold, forked = twice(num_processes)

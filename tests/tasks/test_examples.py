@@ -221,7 +221,7 @@ class TestConversations:
         result = self.finished(job)
         assert result.metrics["eval_loss"] < result.baseline["eval_loss"]
 
-    @pytest.mark.heavy  # beside `test_chat`
+    @pytest.mark.heavy  # `test_chat` is run each time
     @pytest.mark.parametrize(
         ("name", "metric"), [("preference", "rewards/accuracies"), ("reward", "accuracy")]
     )
