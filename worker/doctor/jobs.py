@@ -173,7 +173,8 @@ class Jobs:
     def _events(self, child: Child) -> Iterator[StageEvent]:
         while not (child.has_exited() or child.at_end) and time.monotonic() < self.deadline:
             yield from child.read(_POLL_SECONDS)
-        while not child.at_end and (rest := child.read(_POLL_SECONDS)):
+        in_time = time.monotonic() < self.deadline  # else one that keeps reporting would go on
+        while in_time and not child.at_end and (rest := child.read(_POLL_SECONDS)):
             yield from rest
 
     def _request(
