@@ -59,10 +59,9 @@ def _of_first_trials(
     if len(codes) != len(ended) or len(set(codes.values())) != 1:
         return None
     number, failure = failed[-1]
-    message = (failure or {}).get("message", "")
-    return _as_failure(
-        failure, f"The first {len(ended)} trials failed the same way. Trial {number}: {message}"
-    )
+    assert failure is not None  # or its code would be missing
+    how = f"The first {len(ended)} trials failed the same way. Trial {number}"
+    return _as_failure(failure, f"{how}: {failure['message']}")
 
 
 def _as_failure(failure: dict[str, Any] | None, message: str) -> Failure:

@@ -10,6 +10,7 @@ from service.store.jobs.claims import Claim
 from service.store.tables.searches import SearchRow
 from tests.searches.conftest import Bench
 from tests.searches.simulated_worker import missing_column
+from tests.support.store.job_rows import put
 
 
 class TestFailures:
@@ -33,6 +34,20 @@ class TestFailures:
         assert "`on_failure` is `stop`: The loss is NaN." in row.failure["message"]
         assert bench.trials(search_id)[-1].state == "failed"
 
+    def test_a_job_that_failed_without_a_failure(self, bench: Bench) -> None:
+        search_id = bench.submit(on_failure="stop")
+        bench.runner.step()
+        put(bench.database, bench.jobs()[0].id, state="failed", failure=None)
+        row = bench.run(search_id)
+        assert (row.state, bench.trials(search_id)[0].reason) == ("failed", "its job failed")
+        assert row.failure == {
+            "code": "invalid_option",
+            "message": "Trial 0 failed, and `on_failure` is `stop`: its job failed",
+            "action": "See why with `finetune search trials`, change the spec, and submit it "
+            "again.",
+            "details": {},
+        }
+
     def test_data_that_no_trial_can_use_is_reported_once(self, bench: Bench) -> None:
         bench.worker.fails = missing_column
         search_id = bench.submit(max_trials=100)
@@ -53,7 +68,9 @@ class TestFailures:
         row = bench.run(search_id, forgetful=forgetful)
         assert (row.state, row.made) == ("failed", 3)
         assert row.failure is not None
-        assert row.failure["message"].startswith("The first 3 trials failed the same way.")
+        assert row.failure["message"] == (
+            "The first 3 trials failed the same way. Trial 2: No memory."
+        )
 
     def test_different_failures_end_nothing(self, bench: Bench) -> None:
         codes = (FailureCode.OUT_OF_MEMORY, FailureCode.NON_FINITE_LOSS)

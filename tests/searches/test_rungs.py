@@ -9,6 +9,7 @@ from service.contract.failures import Failure, FailureCode
 from service.contract.spec.spec import JobSpec
 from service.contract.states import ENDED, JobState
 from service.searches import commands
+from service.searches.search_pass import OCCUPIES
 from service.store.jobs.claims import Claim
 from service.store.scope import EVERYTHING
 from tests.searches.conftest import Bench
@@ -111,6 +112,16 @@ class TestAsha:
         ]
         assert bench.row(broken).best == bench.row(whole).best
 
+    def test_a_place_is_free_once_its_job_has_stopped(self, bench: Bench) -> None:
+        bench.worker.steps = 90
+        search_id = bench.submit(pruner=ASHA, max_trials=6, max_parallel=2, **TEMPLATE)
+        most = 0
+        while JobState(bench.row(search_id).state) not in ENDED:
+            bench.runner.step()
+            most = max(most, sum(JobState(job.state) in OCCUPIES for job in bench.jobs()))
+            bench.worker.tick()
+        assert most == 2
+
     def test_paused_trials_do_not_use_up_the_queue(self, bench: Bench) -> None:
         bench.worker.steps = 90
         bench.limit_queue(1)
@@ -140,6 +151,8 @@ class TestAsha:
         commands.cancel(bench.database, EVERYTHING, search_id)
         assert bench.run(search_id).state == "cancelled"
         assert {JobState(job.state) for job in bench.jobs()} <= ENDED
+        ended = [trial for trial in bench.trials(search_id) if trial.state == "cancelled"]
+        assert {trial.reason for trial in ended} == {"the search was ended"}
 
     def test_when_all_that_are_promoted_fail_the_next_best_continues(self, bench: Bench) -> None:
         bench.worker.steps = 90
@@ -233,7 +246,13 @@ class TestMedian:
         pruned = [trial for trial in bench.trials(search_id) if trial.state == "pruned"]
         assert row.counts["complete"] + len(pruned) == 10
         assert pruned != []
-        assert all("worse than the median" in (trial.reason or "") for trial in pruned)
+        last = {number: (at, value) for number, at, value, _ in bench.reports(search_id)}
+        for trial in pruned:
+            step, value = last[trial.number]
+            assert trial.reason == (
+                f"eval_f1 {value:.4g} at step {step}: its best so far is worse than the median of "
+                "the finished trials there"
+            )
 
     def test_metrics_may_lack_their_prefix(self, bench: Bench) -> None:
         bench.worker.metric = "f1"
@@ -263,6 +282,9 @@ class TestPatience:
         assert (row.failure or {})["message"] == "None of the 3 trials has finished; 0 failed."
         reached = Counter(number for number, _, _, _ in bench.reports(search_id))
         assert set(reached.values()) == {5}
+        at = "eval_f1 0.1995 at step 50"
+        reasons = {trial.reason for trial in bench.trials(search_id)}
+        assert reasons == {f"{at}: no gain in 2 evaluations"}
 
 
 def _noisy(spec: JobSpec, step: int) -> float:

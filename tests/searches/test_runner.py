@@ -248,7 +248,11 @@ class TestLimits:
         bench.turn()
         row = bench.row(search_id)
         assert (row.state, (row.waiting or {})["code"]) == ("queued", "sampler_unavailable")
-        assert "needs the package 'torch'" in (row.waiting or {})["message"]
+        assert (row.waiting or {})["message"] == (
+            "This sampler needs the package 'torch', which the reconciler does not have: start the "
+            "reconciler where the worker's packages are, or cancel the search and choose another "
+            "`sampler`."
+        )
         monkeypatch.undo()
         bench.hurry()
         bench.turn()
@@ -291,6 +295,10 @@ class TestUser:
         for _ in range(4):
             bench.turn()
         assert commands.pause(bench.database, EVERYTHING, search_id) is JobState.PAUSING
+        for _ in range(2):
+            bench.hurry()
+            bench.runner.step()
+            assert bench.row(search_id).state == "pausing"  # its job has not stopped yet
         for _ in range(5):
             bench.turn()
         assert bench.row(search_id).state == "paused"
