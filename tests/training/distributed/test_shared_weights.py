@@ -18,7 +18,7 @@ from tests.contract.factories import job_spec
 from tests.training.support.jobs import Job, tiny_model
 from worker.stages.train.inputs import load_parts
 from worker.training import build
-from worker.training.distributed import registry
+from worker.training.distributed import registry, shared_weights
 from worker.training.distributed.fsdp import FSDPStrategy
 from worker.training.distributed.ranks import Ranks
 from worker.training.distributed.shared_weights import read_once
@@ -180,6 +180,43 @@ class TestReadOnce:
 
             model = read_once(load, ranks)
             return [value.tolist() for value in model.parameters()]
+
+        expected = [value.tolist() for value in tiny_model().parameters()]
+        assert on_two(tmp_path, work) == [expected, expected]
+
+    @pytest.mark.usefixtures("processes")
+    def test_each_machine_reads_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where process ids and descriptors of one mean other files on the other."""
+
+        def work(ranks: Ranks) -> Any:
+            torch.manual_seed(ranks.rank)
+            machine = "upper" if ranks.rank < 1 else "lower"
+            monkeypatch.setattr(shared_weights, "_machine", lambda: (machine, 0))
+            read = [0]
+
+            def load() -> torch.nn.Parameter:
+                read[0] += 1
+                return torch.nn.Parameter(torch.rand(3))
+
+            head = read_once(load, ranks)
+            return read, head.tolist(), torch.rand(3).tolist()
+
+        first, second = on_two(tmp_path, work)
+        assert first[0] == [1]
+        assert first == second
+
+    @pytest.mark.usefixtures("processes")
+    def test_another_file_under_the_descriptors_number_is_not_read(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As in another container, in which the process id is that of another process."""
+        zeros, opened = tmp_path / "zeros", os.open
+        with zeros.open("wb") as file:
+            file.truncate(1 << 26)
+        monkeypatch.setattr(os, "open", lambda _path, *flags: opened(zeros, *flags))
+
+        def work(ranks: Ranks) -> Any:
+            return [value.tolist() for value in read_once(tiny_model, ranks).parameters()]
 
         expected = [value.tolist() for value in tiny_model().parameters()]
         assert on_two(tmp_path, work) == [expected, expected]

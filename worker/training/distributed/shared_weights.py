@@ -2,8 +2,8 @@
 
 A model that is loaded in another dtype than its files, such as float32 from bfloat16, is a copy in
 memory: each of eight processes would hold all of it before its shard goes to its GPU. Here the
-first process loads the model, and the others map its weights from the first one's memory. A page is
-copied only for a process that writes to it.
+first process of each machine loads the model, and the others there map its weights from its memory.
+A page is copied only for a process that writes to it.
 """
 
 import io
@@ -13,19 +13,25 @@ import os
 import pickle
 import sys
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, TypeVar
+from pathlib import Path
+from typing import Any, Final, NamedTuple, NewType, TypeVar
 
 import torch
 
 from worker.training.distributed.ranks import Ranks
 
 T = TypeVar("T")
+_Token = NewType("_Token", bytes)
+"""Random bytes at the start of the memory: another file may be open under the same number."""
 
 log = logging.getLogger(__name__)
 
 _UNSHARED: Final = (OSError, pickle.PicklingError, AttributeError, TypeError)
 """What pickle raises for objects that cannot leave their process, and the system if it does not
 support such memory."""
+_TOKEN_BYTES: Final = 16
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
+_PROCESS_IDS: Final = Path("/proc/self/ns/pid")
 
 
 class _Place(NamedTuple):
@@ -41,43 +47,51 @@ class _Shared(NamedTuple):
 
     pid: int
     descriptor: int
+    token: _Token
     pickled: bytes
     random_state: torch.Tensor
-    """torch's CPU state in the first process after `read`."""
+    """torch's CPU state in that process after `read`."""
 
 
 def read_once(read: Callable[[], T], ranks: Ranks) -> T:
-    """What `read` returns in the first process, for all processes. The parameters share memory,
-    which is freed when no process uses any of them; all else is copied.
+    """What `read` returns in the first process of each machine, for all processes there. The
+    parameters share memory, which is freed when no process uses any of them; all else is copied.
 
     All processes must call this. If memory cannot be shared, each process calls `read`. torch's
-    random state continues in all processes as in the first.
+    random state begins in all processes as in the first of all, and continues so: wherever `read`
+    is called, it draws the same weights.
     """
     if ranks.world_size == 1:
         return read()
-    return _give(read(), ranks) if ranks.is_main_process else _take(read, ranks)
+    torch.set_rng_state(ranks.broadcast(torch.get_rng_state()))
+    machines = ranks.all_gather(_machine())
+    first = machines.index(machines[ranks.rank])
+    return _give(read(), ranks) if ranks.rank == first else _take(read, ranks, first)
+
+
+def _machine() -> tuple[str, int]:
+    """The same in processes that can open each other's files by their process ids."""
+    if sys.platform != "linux":
+        return "", 0
+    return _BOOT.read_text(), _PROCESS_IDS.stat().st_ino
 
 
 def _give(value: T, ranks: Ranks) -> T:
-    descriptor = None
+    shared = None
     try:
-        buffer = io.BytesIO()
-        pickler = _Pickler(buffer, pickle.HIGHEST_PROTOCOL)
-        pickler.dump(value)
-        descriptor = _moved(list(pickler.found.values()))
-        pickled = buffer.getvalue()
-        ranks.broadcast(_Shared(os.getpid(), descriptor, pickled, torch.get_rng_state()))
+        shared = _shared(value)
     except _UNSHARED as error:
         log.warning("shared_weights.not_shared error=%s", error)
-        ranks.broadcast(None)
+    ranks.all_gather(shared)
     ranks.barrier()  # until the others have opened it
-    if descriptor is not None:
-        os.close(descriptor)
+    if shared is not None:
+        os.close(shared.descriptor)
     return value
 
 
-def _take(read: Callable[[], T], ranks: Ranks) -> T:
-    shared = ranks.broadcast(None)
+def _take(read: Callable[[], T], ranks: Ranks, first: int) -> T:
+    """`first`: the process of this machine that has called `read`."""
+    shared = ranks.all_gather(None)[first]
     memory = None if shared is None else _opened(shared)
     ranks.barrier()
     if shared is None or memory is None:
@@ -87,25 +101,39 @@ def _take(read: Callable[[], T], ranks: Ranks) -> T:
     return value
 
 
+def _shared(value: Any) -> _Shared:
+    buffer = io.BytesIO()
+    pickler = _Pickler(buffer, pickle.HIGHEST_PROTOCOL)
+    pickler.dump(value)
+    token = _Token(os.urandom(_TOKEN_BYTES))
+    descriptor = _moved(list(pickler.found.values()), token)
+    return _Shared(os.getpid(), descriptor, token, buffer.getvalue(), torch.get_rng_state())
+
+
 def _opened(shared: _Shared) -> mmap.mmap | None:
+    """None if the file cannot be opened, or is another one."""
     try:
         descriptor = os.open(f"/proc/{shared.pid}/fd/{shared.descriptor}", os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
         log.warning("shared_weights.not_mapped error=%s", error)
         return None
     try:
-        return _private(descriptor)
+        if os.pread(descriptor, _TOKEN_BYTES, 0) == shared.token:
+            return _private(descriptor)
+        log.warning("shared_weights.not_mapped error=%s", "another file has this descriptor")
+        return None
     finally:
         os.close(descriptor)  # the mapping stays
 
 
-def _moved(parameters: list[tuple[torch.nn.Parameter, _Place]]) -> int:
+def _moved(parameters: list[tuple[torch.nn.Parameter, _Place]], token: _Token) -> int:
     """Move the parameters to memory that others can open by the returned descriptor; one by one, so
     that only one exists twice at a time. It is not limited by the size of /dev/shm."""
     if sys.platform != "linux":
         raise OSError("sharing weights between processes needs Linux")
     descriptor = os.memfd_create("weights", os.MFD_CLOEXEC)
-    os.ftruncate(descriptor, max((_end(place) for _, place in parameters), default=1))
+    os.ftruncate(descriptor, max((_end(place) for _, place in parameters), default=_TOKEN_BYTES))
+    os.pwrite(descriptor, token, 0)
     common, own = mmap.mmap(descriptor, 0), _private(descriptor)
     for parameter, place in parameters:
         _tensor(common, place).copy_(parameter.detach())
@@ -140,7 +168,8 @@ class _Pickler(pickle.Pickler):
     def _next(self, parameter: torch.nn.Parameter) -> _Place:
         ends = [_end(place) for _, place in self.found.values()][-1:]
         page = mmap.PAGESIZE
-        return _Place(-(-max(ends, default=0) // page) * page, parameter.dtype, parameter.shape)
+        begin = -(-max(ends, default=_TOKEN_BYTES) // page) * page
+        return _Place(begin, parameter.dtype, parameter.shape)
 
 
 class _Unpickler(pickle.Unpickler):
