@@ -1,5 +1,7 @@
 """What the runner does with trials that fail, with workers that train nothing."""
 
+import math
+
 import pytest
 from sqlalchemy import select, update
 
@@ -99,6 +101,12 @@ class TestFailures:
         assert (row.failure or {})["action"].startswith(
             "See what it reported with `finetune logs job-"
         )
+
+    def test_a_metric_that_is_not_a_number(self, bench: Bench) -> None:
+        bench.worker.score = lambda _spec, _step: math.nan
+        search_id = bench.submit(max_trials=100)
+        bench.run(search_id)
+        assert bench.trials(search_id)[0].reason == "`eval_f1` is not a number at its end."
 
     def test_values_that_the_spec_refuses_together_are_a_failed_trial(self, bench: Bench) -> None:
         space = {"training.bf16": [False, True], "training.fp16": [False, True]}

@@ -246,13 +246,25 @@ class TestMedian:
         pruned = [trial for trial in bench.trials(search_id) if trial.state == "pruned"]
         assert row.counts["complete"] + len(pruned) == 10
         assert pruned != []
-        last = {number: (at, value) for number, at, value, _ in bench.reports(search_id)}
+        reports = bench.reports(search_id)
+        assert {decision for _, _, _, decision in reports} == {"continue", "prune"}
+        last = {number: (at, value) for number, at, value, _ in reports}
         for trial in pruned:
             step, value = last[trial.number]
             assert trial.reason == (
                 f"eval_f1 {value:.4g} at step {step}: its best so far is worse than the median of "
                 "the finished trials there"
             )
+
+    def test_counts_in_epochs(self, bench: Bench) -> None:
+        bench.worker.steps, bench.worker.eval_steps = 90, 30
+        search_id = bench.submit_template(
+            {"training": {"num_train_epochs": 3, "eval_strategy": "epoch"}},
+            pruner={"name": "median", "unit": "epochs"},
+            max_trials=1,
+        )
+        bench.run(search_id)
+        assert [epoch for _, epoch, _, _ in bench.reports(search_id)] == [1, 2, 3]
 
     def test_metrics_may_lack_their_prefix(self, bench: Bench) -> None:
         bench.worker.metric = "f1"

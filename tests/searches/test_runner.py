@@ -40,6 +40,10 @@ class TestTrials:
         assert row.best_scores == [[max(scores)]]
         assert row.counts == {"complete": 6}
         assert {(trial.score_step, trial.is_held) for trial in trials} == {(30, False)}
+        assert [trial.end_number for trial in trials] == [1, 2, 3, 4, 5, 6]
+        ended = [trial.ended_at for trial in trials if trial.ended_at is not None]
+        assert len(ended) == 6
+        assert ended == sorted(ended)
 
     def test_workers_are_woken(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         sent: list[Message] = []
