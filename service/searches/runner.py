@@ -5,6 +5,8 @@ version of its search in one transaction, or nothing.
 """
 
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import structlog
@@ -64,15 +66,31 @@ class SearchRunner(BackgroundLoop):
 
     def _advance_safely(self, search_id: str) -> None:
         try:
-            self._advance(search_id)
+            with self._forgetting_what_fails(search_id):
+                self._advance(search_id)
+        except StaleError:
+            pass  # it has changed since: the next pass sees how
+        except QuotaExceededError as error:
+            self._wait(search_id, error.code, error.detail, _WAIT_SECONDS)
+        except DomainError as error:
+            self._fail(search_id, error)
+        except ImportError as error:
+            self._wait(search_id, "sampler_unavailable", _missing(error), _WAIT_SECONDS)
         except SQLAlchemyError:
-            self._forget(search_id)
             raise
         except Exception as error:
             # One search must not stop the others.
-            self._forget(search_id)
             log.exception("search.failed_to_continue", search_id=search_id)
             self._wait(search_id, "internal", f"{type(error).__name__}: {error}", _BUG_SECONDS)
+
+    @contextmanager
+    def _forgetting_what_fails(self, search_id: str) -> Iterator[None]:
+        """What is remembered may be ahead of what was written."""
+        try:
+            yield
+        except BaseException:
+            self._forget(search_id)
+            raise
 
     def _advance(self, search_id: str) -> None:
         with self._database.read() as session:
@@ -81,21 +99,8 @@ class SearchRunner(BackgroundLoop):
             self._forget(search_id)
             return
         memory = self._memory(search_id, facts.row.version)
-        if memory is None:
-            return  # it has changed since: the next pass sees how
-        try:
+        if memory is not None:
             self._continue(facts, memory)
-        except StaleError:
-            self._forget(search_id)
-        except QuotaExceededError as error:
-            self._forget(search_id)
-            self._wait(search_id, error.code, error.detail, _WAIT_SECONDS)
-        except DomainError as error:
-            self._forget(search_id)
-            self._fail(search_id, error)
-        except ImportError as error:
-            self._forget(search_id)
-            self._wait(search_id, "sampler_unavailable", _missing(error), _WAIT_SECONDS)
 
     def _continue(self, facts: Facts, memory: Memory) -> None:
         search_id = facts.row.id

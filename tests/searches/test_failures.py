@@ -159,6 +159,7 @@ class TestFailures:
         bench.run(healthy)
         row = bench.row(faulty)
         assert (row.state, (row.waiting or {})["code"]) == ("queued", "internal")
+        assert (row.waiting or {})["message"].startswith("ValidationError: ")
 
 
 def _high_rates_fail(claim: Claim) -> Failure | None:
