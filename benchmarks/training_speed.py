@@ -36,6 +36,7 @@ from tests.stages.support import Running, write_request
 from tests.support.models import minilm_dir
 from worker.processes import allocator
 from worker.processes.stage_environment import stage_environment
+from worker.training import cpu_products
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
@@ -47,6 +48,8 @@ TASKS: dict[str, dict[str, Any]] = {
     "lora": {"type": "causal-lm", "block_size": 512},
 }
 _TRIAL_STEPS = 4
+_HOPELESS = 3
+"""Times as long: no bfloat16 training is faster where its layers take this many."""
 GPT2: dict[str, Any] = {"n_layer": 6, "n_embd": 384, "n_head": 6, "n_positions": 512}
 
 
@@ -221,12 +224,20 @@ class Reference:
         return f"{precision}, {self.threads} threads, malloc {self.malloc}"
 
 
+@cache
+def bfloat16_may_pay() -> bool:
+    """False where a trial of a few steps could only be slower, and would take minutes."""
+    layers = cpu_products.measured(cpu_products.USUAL)
+    print(f"  layers take {layers}", flush=True)
+    return layers.bfloat16 < _HOPELESS * layers.float32
+
+
 def at_its_best(case: Case) -> Reference:
     """The precision, then the threads, then the allocator with which the Trainer is fastest."""
     best = Reference(replace(case, best=True, steps=_TRIAL_STEPS))
     rate = best.run().rate
     for changed in (
-        {"case": replace(best.case, bf16=True)},
+        {"case": replace(best.case, bf16=bfloat16_may_pay())},
         {"threads": psutil.cpu_count(logical=False) or best.threads},
         {"malloc": malloc()},
     ):
