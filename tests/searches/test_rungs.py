@@ -113,7 +113,7 @@ class TestAsha:
         assert bench.row(broken).best == bench.row(whole).best
 
     def test_a_place_is_free_once_its_job_has_stopped(self, bench: Bench) -> None:
-        bench.worker.steps = 90
+        bench.worker.steps, bench.worker.slots = 90, 2
         search_id = bench.submit(pruner=ASHA, max_trials=6, max_parallel=2, **TEMPLATE)
         most = 0
         while JobState(bench.row(search_id).state) not in ENDED:
