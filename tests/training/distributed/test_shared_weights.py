@@ -185,6 +185,20 @@ class TestReadOnce:
         assert on_two(tmp_path, work) == [expected, expected]
 
     @pytest.mark.usefixtures("processes")
+    def test_each_process_reads_where_the_machine_cannot_be_known(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(shared_weights, "_BOOT", tmp_path / "hidden")
+
+        def work(ranks: Ranks) -> Any:
+            (weight,) = read_once(lambda: [torch.nn.Parameter(torch.ones(5))], ranks)
+            return weight.tolist(), shared_mappings()
+
+        first, second = on_two(tmp_path, work)
+        assert second == ([1] * 5, 1)  # it gives its own to nobody
+        assert first[0] == second[0]
+
+    @pytest.mark.usefixtures("processes")
     def test_each_machine_reads_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Where process ids and descriptors of one mean other files on the other."""
 
@@ -206,14 +220,22 @@ class TestReadOnce:
         assert first == second
 
     @pytest.mark.usefixtures("processes")
+    @pytest.mark.parametrize("kind", ["zeros", "empty", "pipe"])
     def test_another_file_under_the_descriptors_number_is_not_read(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
     ) -> None:
         """As in another container, in which the process id is that of another process."""
-        zeros, opened = tmp_path / "zeros", os.open
-        with zeros.open("wb") as file:
-            file.truncate(1 << 26)
-        monkeypatch.setattr(os, "open", lambda _path, *flags: opened(zeros, *flags))
+        other, opened = tmp_path / "other", os.open
+        if kind == "pipe":
+            os.mkfifo(other)
+        else:
+            other.write_bytes(b"")
+            os.truncate(other, (1 << 26) if kind == "zeros" else 0)
+
+        def elsewhere(path: str, *flags: int) -> int:
+            return opened(other if path.startswith("/proc/") else path, *flags)
+
+        monkeypatch.setattr(os, "open", elsewhere)
 
         def work(ranks: Ranks) -> Any:
             return [value.tolist() for value in read_once(tiny_model, ranks).parameters()]

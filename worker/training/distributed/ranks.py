@@ -67,12 +67,12 @@ class Ranks:
         torch.distributed.all_gather_object(values, value, group=self.group)
         return values
 
-    def broadcast(self, value: T) -> T:
-        """The first process's value, for all processes."""
+    def broadcast(self, value: T, source: int = 0) -> T:
+        """The value of the process of rank `source`, for all processes."""
         if self.world_size == 1:
             return value
-        values: list[Any] = [value if self.is_main_process else None]
-        torch.distributed.broadcast_object_list(values, src=0, group=self.group)
+        values: list[Any] = [value if self.rank == source else None]
+        torch.distributed.broadcast_object_list(values, src=source, group=self.group)
         first: T = values[0]
         return first
 

@@ -11,18 +11,17 @@ import logging
 import mmap
 import os
 import pickle
+import secrets
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NewType, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import torch
 
 from worker.training.distributed.ranks import Ranks
 
 T = TypeVar("T")
-_Token = NewType("_Token", bytes)
-"""Random bytes at the start of the memory: another file may be open under the same number."""
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +29,7 @@ _UNSHARED: Final = (OSError, pickle.PicklingError, AttributeError, TypeError)
 """What pickle raises for objects that cannot leave their process, and the system if it does not
 support such memory."""
 _TOKEN_BYTES: Final = 16
+"""Random ones at the start of the memory: another file may be open under the same number."""
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _PROCESS_IDS: Final = Path("/proc/self/ns/pid")
 
@@ -47,7 +47,7 @@ class _Shared(NamedTuple):
 
     pid: int
     descriptor: int
-    token: _Token
+    token: bytes
     pickled: bytes
     random_state: torch.Tensor
     """torch's CPU state in that process after `read`."""
@@ -65,33 +65,42 @@ def read_once(read: Callable[[], T], ranks: Ranks) -> T:
         return read()
     torch.set_rng_state(ranks.broadcast(torch.get_rng_state()))
     machines = ranks.all_gather(_machine())
-    first = machines.index(machines[ranks.rank])
-    return _give(read(), ranks) if ranks.rank == first else _take(read, ranks, first)
+    firsts = [machines.index(machine) for machine in machines]
+    is_first = firsts[ranks.rank] == ranks.rank
+    return _give(read(), ranks, firsts) if is_first else _take(read, ranks, firsts)
 
 
 def _machine() -> tuple[str, int]:
-    """The same in processes that can open each other's files by their process ids."""
-    if sys.platform != "linux":
-        return "", 0
-    return _BOOT.read_text(), _PROCESS_IDS.stat().st_ino
+    """The same in processes that can open each other's files by their process ids; of this process
+    alone where that cannot be known."""
+    try:
+        return _BOOT.read_text(), _PROCESS_IDS.stat().st_ino
+    except OSError:
+        return secrets.token_hex(), 0
 
 
-def _give(value: T, ranks: Ranks) -> T:
+def _exchanged(shared: _Shared | None, ranks: Ranks, firsts: list[int]) -> _Shared | None:
+    """What the first process of this machine has shared. `firsts`: for each process, that of its
+    machine."""
+    every = {first: ranks.broadcast(shared, first) for first in sorted(set(firsts))}
+    return every[firsts[ranks.rank]]
+
+
+def _give(value: T, ranks: Ranks, firsts: list[int]) -> T:
     shared = None
     try:
         shared = _shared(value)
     except _UNSHARED as error:
         log.warning("shared_weights.not_shared error=%s", error)
-    ranks.all_gather(shared)
+    _exchanged(shared, ranks, firsts)
     ranks.barrier()  # until the others have opened it
     if shared is not None:
         os.close(shared.descriptor)
     return value
 
 
-def _take(read: Callable[[], T], ranks: Ranks, first: int) -> T:
-    """`first`: the process of this machine that has called `read`."""
-    shared = ranks.all_gather(None)[first]
+def _take(read: Callable[[], T], ranks: Ranks, firsts: list[int]) -> T:
+    shared = _exchanged(None, ranks, firsts)
     memory = None if shared is None else _opened(shared)
     ranks.barrier()
     if shared is None or memory is None:
@@ -105,7 +114,7 @@ def _shared(value: Any) -> _Shared:
     buffer = io.BytesIO()
     pickler = _Pickler(buffer, pickle.HIGHEST_PROTOCOL)
     pickler.dump(value)
-    token = _Token(os.urandom(_TOKEN_BYTES))
+    token = os.urandom(_TOKEN_BYTES)
     descriptor = _moved(list(pickler.found.values()), token)
     return _Shared(os.getpid(), descriptor, token, buffer.getvalue(), torch.get_rng_state())
 
@@ -114,19 +123,18 @@ def _opened(shared: _Shared) -> mmap.mmap | None:
     """None if the file cannot be opened, or is another one."""
     try:
         descriptor = os.open(f"/proc/{shared.pid}/fd/{shared.descriptor}", os.O_RDWR | os.O_CLOEXEC)
-    except OSError as error:
+        with os.fdopen(descriptor, "rb", buffering=0):  # closed at the end; the mapping stays
+            memory = _private(descriptor)
+    except (OSError, ValueError) as error:  # a pipe, or an empty file
         log.warning("shared_weights.not_mapped error=%s", error)
         return None
-    try:
-        if os.pread(descriptor, _TOKEN_BYTES, 0) == shared.token:
-            return _private(descriptor)
-        log.warning("shared_weights.not_mapped error=%s", "another file has this descriptor")
-        return None
-    finally:
-        os.close(descriptor)  # the mapping stays
+    if memory[:_TOKEN_BYTES] == shared.token:
+        return memory
+    log.warning("shared_weights.not_mapped error=%s", "another file has this descriptor")
+    return None
 
 
-def _moved(parameters: list[tuple[torch.nn.Parameter, _Place]], token: _Token) -> int:
+def _moved(parameters: list[tuple[torch.nn.Parameter, _Place]], token: bytes) -> int:
     """Move the parameters to memory that others can open by the returned descriptor; one by one, so
     that only one exists twice at a time. It is not limited by the size of /dev/shm."""
     if sys.platform != "linux":
