@@ -35,7 +35,7 @@ class TestChoose:
 
     def test_of_several_processes_the_first_one_measures_for_all(self) -> None:
         class Second(Ranks):
-            def broadcast(self, value: Any) -> Any:
+            def broadcast(self, value: Any, _source: int = 0) -> Any:
                 return {"mine": "the first one's"}[value]
 
         paths = FastPaths(Second(rank=1, world_size=2))

@@ -356,7 +356,7 @@ def test_two_processes_continue_what_one_began(tmp_path: Path, undisturbed: Undi
 
 def test_only_the_first_process_writes(tmp_path: Path) -> None:
     class Second(Ranks):
-        def broadcast(self, value: Any) -> Any:
+        def broadcast(self, value: Any, _source: int = 0) -> Any:
             return {}
 
     blocks = reference_blocks.Blocks.for_key(tmp_path, "k", Second(rank=1, world_size=2), _never)

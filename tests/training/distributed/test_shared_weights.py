@@ -195,7 +195,7 @@ class TestReadOnce:
             return weight.tolist(), shared_mappings()
 
         first, second = on_two(tmp_path, work)
-        assert second == ([1] * 5, 1)  # it gives its own to nobody
+        assert second == ([1] * 5, 1)  # that of its own
         assert first[0] == second[0]
 
     @pytest.mark.usefixtures("processes")
