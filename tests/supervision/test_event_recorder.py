@@ -1,10 +1,12 @@
+from collections import Counter
+
 from service.contract.stage.events import Metric, Notice, PhaseChanged, Progress, StageEvent
 from service.contract.states import Phase
 from service.settings import Settings
 from service.store.database import Database
 from tests.support.factories import claim_job, make_job
 from tests.support.servers import services
-from tests.support.store.job_rows import checkpoint_saved, get
+from tests.support.store.job_rows import checkpoint_saved, get, history_of
 from worker.supervision.event_recorder import EventRecorder, compact
 
 
@@ -43,6 +45,21 @@ class TestRecorder:
             services.wait_until(lambda: recorder.fault, 10, "the fault")
             assert not recorder.drain(lambda: False)
         assert get(database, job_id).metric_seq == 0
+
+    def test_no_transaction_is_long(self, database: Database, settings: Settings) -> None:
+        """A heartbeat that waits for it loses the claim. What one writes has one time."""
+        job_id = make_job(database)
+        claimed = claim_job(database, job_id)
+        messages = [str(number) for number in range(1201)]
+        with EventRecorder(
+            database, claimed, settings.workspace(job_id), interval=0.01
+        ) as recorder:
+            for message in messages:
+                recorder.add(Notice(message=message))
+            assert recorder.drain(lambda: False)
+        notices = [event for event in history_of(database, job_id) if event.type == "notice"]
+        assert [event.data["message"] for event in notices] == messages
+        assert max(Counter(event.at for event in notices).values()) <= 500
 
     def test_a_checkpoint_outside_the_workspace_is_never_removed(
         self, database: Database, settings: Settings

@@ -28,6 +28,10 @@ from worker.supervision.checkpoint_pushes import CheckpointPushes
 log = structlog.get_logger(__name__)
 
 _MOST_WAITING: Final = 10_000
+# One transaction holds the job's row, and the whole of SQLite. The heartbeat and everyone else get
+# their turn in between.
+_MOST_IN_BATCH: Final = 500
+_TURN_SECONDS: Final = 0.05
 _ATTEMPTS: Final = "attempts/"
 
 
@@ -106,7 +110,7 @@ class EventRecorder:
         return self.is_stale or self.fault is not None
 
     def _run(self) -> None:
-        while not self._stop.wait(self._interval) and not self._has_failed():
+        while not self._stop.wait(self._pause()) and not self._has_failed():
             try:
                 self._flush()
                 self._remove_pruned()
@@ -120,10 +124,17 @@ class EventRecorder:
                 log.exception("events.rejected")
                 self.fault = type(error).__name__
 
+    def _pause(self) -> float:
+        """Seconds until the next batch."""
+        with self._lock:
+            has_more = not self._batch and len(self._waiting) >= _MOST_IN_BATCH
+        return min(_TURN_SECONDS, self._interval) if has_more else self._interval
+
     def _flush(self) -> None:
         with self._lock:
             if not self._batch:
-                self._batch, self._waiting = compact(self._waiting), []
+                events = compact(self._waiting)
+                self._batch, self._waiting = events[:_MOST_IN_BATCH], events[_MOST_IN_BATCH:]
         if not self._batch:
             return
         with self._database.write() as session:
