@@ -24,6 +24,8 @@ _STARTS: Final = {
     "shared_servers.url_of",
     "subprocess.Popen",
 }
+# matplotlib runs it for the first figure on a machine, and keeps the list of fonts.
+_ONCE_A_MACHINE: Final = "fc-list"
 _SLOW: Final = frozenset({"processes", "trainings"})
 _watched: list[list[str]] = []
 """What each test that may not start a process has started. One test runs at a time."""
@@ -60,7 +62,7 @@ def watched(item: pytest.Item) -> Iterator[None]:
 
 
 def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
-    if event in _STARTS and _watched:
+    if event in _STARTS and _watched and arguments[:1] != (_ONCE_A_MACHINE,):
         what = f"{event} {arguments[0]}" if arguments else event
         reason = (
             f"this test starts a process ({what}), so it must ask for the fixture `processes`: "

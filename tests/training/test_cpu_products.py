@@ -115,7 +115,8 @@ class TestTrial:
         for _ in range(2):
             assert asked([(64, 64), (384, 5000)], tmp_path) == FIGURES
         assert measured == [[(384, 384), (384, 1024)]]
-        for name, other in (("cpu_name", "Xeon"), ("cpu_microcode", "0x1"), ("cpu_flags", ["sse"])):
+        others = {"cpu_name": "Xeon", "cpu_microcode": "another", "cpu_flags": ["sse"]}
+        for name, other in others.items():
             monkeypatch.setattr(cpu_products, name, lambda other=other: other)
             assert Trial([(64, 64), (384, 5000)], tmp_path).bfloat16_is_faster()
         monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
