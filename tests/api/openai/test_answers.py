@@ -157,7 +157,8 @@ def test_a_conversation_in_chunks() -> None:
         "choices": [],
         "usage": BOTH,
     }
-    with pytest.raises(AnswerChangedError):
+    says = "^Another worker had to begin again, and its text is a different one. Ask again.$"
+    with pytest.raises(AnswerChangedError, match=says):
         chunks.ended(0, result({"text": "abd"}, {"text": "x"}))
 
 

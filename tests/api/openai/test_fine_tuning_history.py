@@ -103,6 +103,9 @@ def test_checkpoints_are_named(client: openai.OpenAI, server: Server) -> None:
         with pytest.raises(openai.BadRequestError) as raised:
             client.fine_tuning.jobs.checkpoints.list(job_id, after=wrong)
         assert raised.value.param == "after"
+        assert raised.value.body["message"] == (  # type: ignore[index]
+            "Invalid request: 1 error: query.after: must be the id of a checkpoint of this job"
+        )
     sent = strict(both[1], FineTuningJobCheckpoint)
     assert (sent["created_at"], sent["fine_tuning_job_id"]) == (int(START.timestamp()), job_id)
     name = f"ft:base:default:support:{job_id}:ckpt-step-20"

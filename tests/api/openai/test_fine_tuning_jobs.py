@@ -227,8 +227,21 @@ def test_which_labels_select_jobs(
     answer = shared_client.get("/v1/fine_tuning/jobs", params=query)
     if param is None:
         assert answer.json()["data"] == []
-    else:
-        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+        return
+    assert answer.status_code == 400
+    assert answer.json()["error"] == {
+        "type": "invalid_request_error",
+        "code": "invalid_request",
+        "param": param,
+        "message": f"Invalid request: 1 error: query.{param}: must be `metadata[key]=value`, at "
+        "most 16 times, or only `metadata=null`",
+    }
+
+
+def test_no_more_faults_are_listed_than_labels_are_allowed(shared_client: httpx.Client) -> None:
+    wrong = {f"metadata[{number}": "x" for number in range(17)}
+    answer = shared_client.get("/v1/fine_tuning/jobs", params=wrong)
+    assert answer.json()["error"]["message"].startswith("Invalid request: 16 errors: ")
 
 
 def test_the_life_of_a_job(client: openai.OpenAI, file: str) -> None:

@@ -50,6 +50,13 @@ SPECS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         },
     ),
     (
+        {
+            "method": {"type": "supervised", "supervised": {"hyperparameters": {"n_epochs": None}}},
+            "hyperparameters": {"n_epochs": 4, "batch_size": None},
+        },
+        {"training": {"num_train_epochs": 4, "learning_rate": 2e-5, "logging_steps": 5}},
+    ),
+    (
         {"hyperparameters": {"batch_size": 64}},
         {
             "training": {
@@ -217,11 +224,33 @@ FAULTS: list[tuple[dict[str, Any], list[tuple[str, str, str, Any]]]] = [
         [("method.type", "unsupported_option", "`dpo`", "reinforcement")],
     ),
     (
+        {
+            "method": {"type": "reinforcement"},
+            "hyperparameters": {"n_epochs": 2, "batch_size": None},
+            "training": OWN,
+        },
+        [
+            ("method.type", "unsupported_option", "`dpo`", "reinforcement"),
+            ("hyperparameters.n_epochs", "conflict", "`training.num_train_epochs`", None),
+        ],
+    ),
+    (
         {"integrations": [{"type": "mlflow"}, {"type": "wandb"}]},
         [("integrations.1.type", "unsupported_option", "`wandb`", "wandb")],
     ),
     ({"training_file": None}, [("training_file", "missing_field", "", None)]),
-    ({"model": "o3-mini"}, [("model", "unsupported_option", "", "o3-mini")]),
+    (
+        {"model": "o3-mini"},
+        [
+            (
+                "model",
+                "unsupported_option",
+                "OpenAI does not publish the weights of this model. Name a model of the Hugging "
+                "Face Hub, such as `HuggingFaceTB/SmolLM2-135M-Instruct`",
+                "o3-mini",
+            )
+        ],
+    ),
     (
         {"method": {"type": "dpo", "supervised": {}}},
         [("method.supervised", "conflict", "`method.type: dpo`", None)],

@@ -1,5 +1,6 @@
 """Uploads in parts: through the openai client, and against what clients and crashes do to them."""
 
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,15 @@ class TestComplete:
         wrong_sum = complete(server, upload_id, *ids, md5="0" * 32)
         assert code(wrong_sum) == (400, "checksum_mismatch")
         assert complete(server, upload_id, *ids).json()["status"] == "completed"
+
+    def test_parts_that_were_removed_meanwhile(self, server: Server) -> None:
+        upload_id = begin(server, 3)
+        ids = [part(server, upload_id, b"abc")]
+        shutil.rmtree(server.settings.uploads_dir / upload_id)
+        answer = complete(server, upload_id, *ids)
+        assert code(answer) == (409, "upload_not_pending")
+        says = f"The upload has ended. The parts of {upload_id} were removed."
+        assert answer.json()["error"]["message"] == says
 
     @pytest.mark.parametrize("broken", [1, 2, 3, 4])
     def test_it_continues_after_a_failure(
