@@ -149,6 +149,10 @@ def test_a_trial_that_says_nothing_is_repeated(
 
     def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
         assert options["errors"] == "replace"  # a policy says why in any encoding
+        # Nothing of the worker's folder, packages or terminal can change what the trial shows.
+        assert command[-5:] == [sys.executable, "-I", "-S", "-c", ""]
+        assert (options["cwd"], options["stdin"]) == ("/", subprocess.DEVNULL)
+        assert options["start_new_session"] is True
         (descriptor,) = options["pass_fds"]
         tried.append(View.from_json(os.read(descriptor, 1024**2)))
         status = next(statuses)
