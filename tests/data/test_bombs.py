@@ -23,12 +23,21 @@ from worker.data.prepared_size import SizeLimit
 from worker.data.table import MAX_ROW_BYTES, RowError, Source, Table
 
 MIB = 1024**2
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def table(folder: Path, columns: dict[str, Any], **options: Any) -> Source:
     path = folder / "stored"
     pq.write_table(pa.table(columns), path, **options)
     return Source(path, "d.parquet")
+
+
+def in_a_fresh_process(program: str) -> str:
+    """What it prints. There is no freed memory to use again, which no limit would count."""
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
 
 
 class TestParquet:
@@ -79,7 +88,6 @@ class TestParquet:
     def test_a_row_that_does_not_fit_in_memory_is_named(self, tmp_path: Path) -> None:
         cells = ["a", "b", "x" * 300 * MIB]
         file = table(tmp_path, {"a": cells, "b": ["1"] * 3}, row_group_size=1, compression="zstd")
-        # In a fresh process, which has no freed memory to use again.
         program = f"""
 from pathlib import Path
 from service.contract.failures import StageError
@@ -91,10 +99,9 @@ try:
 except StageError as error:
     print(error.failure.code, error.failure.message)
 """
-        ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-        assert ended.stdout == (
+        assert in_a_fresh_process(program) == (
             "data_too_large d.parquet, row 3: unpacking it takes more than 200 MiB of memory\n"
-        ), ended.stderr
+        )
 
     def test_metadata_that_claims_to_be_huge_is_not_read(self, tmp_path: Path) -> None:
         file = source(tmp_path, "d.parquet", b"PAR1" + struct.pack("<I", 2**31) + b"PAR1")
@@ -115,13 +122,21 @@ except StageError as error:
 
 
 class TestText:
-    def test_millions_of_lists_in_a_line(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("worker.data.text._PARSED", 100 * MIB)
+    @pytest.mark.usefixtures("processes")
+    def test_millions_of_lists_in_a_line(self, tmp_path: Path) -> None:
         line = b'{"a": [' + b"[]," * 3_000_000 + b"[]]}\n"
         file = source(tmp_path, "d.jsonl", line + b'{"a": 1}\n')
-        assert faults(file) == ["d.jsonl, line 1: needs more than 100 MiB of memory"]
+        program = f"""
+from pathlib import Path
+from tests.data.table_files import faults
+from worker.data import text
+from worker.data.table import Source
+text._PARSED = 100 * 1024**2
+print(faults(Source(Path({str(file.path)!r}), "d.jsonl")))
+"""
+        assert in_a_fresh_process(program) == (
+            "['d.jsonl, line 1: needs more than 100 MiB of memory']\n"
+        )
 
     def test_deep_nesting(self, tmp_path: Path) -> None:
         file = source(tmp_path, "d.jsonl", b'{"a": ' + b"[" * 200_000 + b"}\n")
