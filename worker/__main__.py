@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from contextlib import suppress
 from typing import Final
 
 from sqlalchemy.exc import DatabaseError, SQLAlchemyError
@@ -15,11 +16,13 @@ from service.contract.routing import (
     gpus_of,
     most_for_one_job,
 )
-from service.settings import get_settings
+from service.settings import Settings, get_settings
 from service.store import schema
 from service.store.database import Database, is_outage
 from service.store.database_faults import described, is_unusable
+from service.store.projects import secrets
 from service.system.home import make_private
+from service.system.secret_box import SecretBox, WrongKeyError
 
 _DESCRIPTION: Final = "One worker of the data plane, until SIGTERM or Ctrl-C."
 
@@ -46,6 +49,7 @@ def main() -> None:
         sys.exit("FINETUNE_REDIS_URL is not set: a worker needs the broker")
     make_private(get_settings().home)
     _require_release(get_settings().sqlalchemy_url)
+    _require_key(get_settings())
 
     from worker.app import app
     from worker.devices import gpu_locks
@@ -80,6 +84,19 @@ def _require_release(url: str) -> None:
         # A worker waits for its database, but no waiting makes one of another file.
         if isinstance(error, DatabaseError) and is_unusable(error) and not is_outage(error):
             sys.exit(described(url, error))
+
+
+def _require_key(settings: Settings) -> None:
+    """The one that seals the secrets of this service: jobs here could not use them."""
+    sealed = None
+    database = Database(settings.sqlalchemy_url)
+    with suppress(SQLAlchemyError), database, database.read() as session:
+        sealed = secrets.newest(session)
+    try:
+        if sealed is not None:
+            SecretBox(settings.secrets_file).require_key_of(sealed)
+    except WrongKeyError as error:
+        sys.exit(str(error))
 
 
 def _concurrency(queues: list[str], gpus: int) -> int:

@@ -1,3 +1,4 @@
+import hashlib
 import json
 import os
 import stat
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 from cryptography.fernet import Fernet
 
-from service.system.secret_box import SecretBox, SecretUnreadableError
+from service.system.secret_box import SecretBox, SecretUnreadableError, WrongKeyError
 
 
 @pytest.fixture
@@ -67,9 +68,36 @@ class TestSecretBox:
         forged = Fernet(Fernet.generate_key()).encrypt(
             json.dumps({"project": "p", "name": "n", "value": "w"}).encode()
         )
-        for wrong in (forged.decode(), sealed[:-4] + "AAA=", "nonsense"):
+        mark = sealed.partition(":")[0]
+        for wrong in (forged.decode(), f"{mark}:{forged.decode()}", sealed[:-4] + "AAA=", "x", ":"):
             with pytest.raises(SecretUnreadableError):
                 box.open("p", "n", wrong)
+
+    def test_a_secret_of_a_release_that_wrote_no_fingerprint_opens(self, file: Path) -> None:
+        box = SecretBox(file)
+        _, token = box.seal("p", "n", "v").split(":")
+        assert box.open("p", "n", token) == "v"
+        file.write_text(f"{Fernet.generate_key().decode()}\n")
+        box.require_key_of(token)
+
+    def test_another_key_is_named_by_its_fingerprint(self, file: Path) -> None:
+        box = SecretBox(file)
+        sealed = box.seal("p", "n", "v")
+        expected = hashlib.sha256(file.read_text().strip().encode()).hexdigest()[:8]
+        box.require_key_of(sealed)
+        box.add_key()
+        box.require_key_of(sealed)
+        box.forget_old_keys()
+        found = hashlib.sha256(file.read_text().strip().encode()).hexdigest()[:8]
+        with pytest.raises(WrongKeyError) as raised:
+            box.require_key_of(sealed)
+        assert str(raised.value) == (
+            f"{file} has the key {found}, but the secrets of this service are sealed with the key "
+            f"{expected}. Copy the file from the machine of the API: all machines need the same "
+            "one (FINETUNE_SECRETS_KEY_FILE)."
+        )
+        file.unlink()  # each job that needs a secret says so
+        box.require_key_of(sealed)
 
     def test_without_the_key_file(self, file: Path) -> None:
         sealed = SecretBox(file).seal("p", "n", "v")

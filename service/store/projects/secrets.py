@@ -41,6 +41,11 @@ def sealed(session: Session, scope: Scope, name: str) -> str | None:
     )
 
 
+def newest(session: Session) -> str | None:
+    """The value that was sealed last, of any project."""
+    return session.scalar(select(SecretRow.sealed).order_by(SecretRow.updated_at.desc()).limit(1))
+
+
 def exists(session: Session, scope: Scope, name: str) -> bool:
     return sealed(session, scope, name) is not None
 
