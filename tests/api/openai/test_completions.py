@@ -212,6 +212,7 @@ class TestChat:
 
     def test_a_client_that_disconnects_cancels(self, server: Server, asking: openai.OpenAI) -> None:
         stream = asking.chat.completions.create(model=MODEL, messages=HELLO, stream=True)
+        assert stream.response.headers["X-Accel-Buffering"] == "no"  # nginx keeps nothing back
         next(iter(stream))
         assert states(server) == ["queued"]
         stream.close()

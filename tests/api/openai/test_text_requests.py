@@ -170,6 +170,23 @@ def test_every_fault_is_found(ask: Any, given: dict[str, Any], faults: Faults) -
     assert [bool(each["message"]) for each in found] == [True] * len(faults)
 
 
+def test_faults_say_what_to_do() -> None:
+    given = {
+        "max_tokens": 4,
+        "max_completion_tokens": 5,
+        "top_logprobs": 0,
+        "response_format": {"type": "json_object"},
+    }
+    with pytest.raises(InvalidRequestError) as raised:
+        chat(**given)
+    assert [each["message"] for each in raised.value.extra["errors"]] == [
+        "is the older name of `max_completion_tokens`: give one",
+        "is only allowed with `logprobs: true`",
+        "nothing makes a model keep to a format here: ask for it in the messages, and check the "
+        "answer",
+    ]
+
+
 @pytest.mark.parametrize("kind", [ChatCompletionRequest, CompletionRequest])
 @pytest.mark.parametrize("body", [[], "x", None])
 def test_a_body_that_is_not_an_object(kind: Any, body: Any) -> None:

@@ -129,7 +129,9 @@ class TestParts:
         upload_id = begin(server, 3)
         path = f"/v1/uploads/{upload_id}/parts"
         assert code(send(server, upload_id, b"abcd")) == (413, "body_too_large")
-        assert code(send(server, upload_id, b"")) == (400, "invalid_request")
+        empty = send(server, upload_id, b"")
+        assert code(empty) == (400, "invalid_request")
+        assert empty.json()["error"]["message"].endswith("body.data: must not be empty")
         two = server.client.post(path, files=[("data", b"a"), ("data", b"b")])
         assert code(two) == (400, "invalid_multipart")
         extra = server.client.post(path, files={"data": b"a"}, data={"purpose": "batch"})
