@@ -2,7 +2,10 @@
 
 import json
 import socket
+import time
+from itertools import count as numbers
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -180,6 +183,13 @@ class TestRequestId:
         answer = client.get("/health/live", headers={"X-Request-Id": "mine-1"})
         assert answer.headers["x-request-id"] == "mine-1"
         assert 0 <= int(answer.headers["openai-processing-ms"]) < 10_000
+
+    def test_the_time_is_in_milliseconds(
+        self, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        clock = SimpleNamespace(**vars(time) | {"perf_counter": numbers(step=2).__next__})
+        monkeypatch.setattr("service.api.http.middleware.time", clock)
+        assert client.get("/health/live").headers["openai-processing-ms"] == "2000"
 
     def test_is_made_when_it_could_forge_a_log_line(self, client: httpx.Client) -> None:
         answer = client.get("/health/live", headers={"X-Request-Id": "a b"})

@@ -55,6 +55,12 @@ def _post(server: Server, count: int | None, **changes: Any) -> str:
     return str(answer.json()["id"])
 
 
+def test_what_changes_nothing_is_not_noted(server: Server) -> None:
+    assert _post(server, 0) == _post(server, 1)
+    (entry,) = server.client.get("/v1/audit").json()["data"]
+    assert entry["action"] == "create_fine_tuning_job"
+
+
 def test_a_first_attempt_in_progress_makes_no_second_job(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,6 +103,15 @@ class TestPrepare:
         messages = [getattr(notice, "message", "") for notice in job.notices]
         assert any("rows are cut to 16 tokens" in message for message in messages)
 
+    def test_a_row_of_one_token_too_many_is_cut(self, make: Make, tokenizer: Any) -> None:
+        texts = [
+            "the board in the morning was read by the board " + "in " * n for n in (0, 1, 2)
+        ] * 4
+        length = len(tokenizer(texts[1]).input_ids)
+        job = make(texts, line_by_line=True, max_seq_length=length)
+        assert {len(ids) for ids in features_of(job)["input_ids"]} == {length - 1, length}
+        assert job.prepared.splits["train"]["dropped_tokens"] == 4
+
     def test_words(self, make: Make, tokenizer: Any) -> None:
         features = features_of(make(line_by_line=True, whole_word_mask=True))
         tokens = tokenizer.convert_ids_to_tokens(features[0]["input_ids"])
