@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 NAMES: Final = (
+    "attention_kernels",
     "attention_windows",
     "checkpoint_stall",
     "choices",

@@ -97,6 +97,8 @@ def _require_key(settings: Settings) -> None:
             SecretBox(settings.secrets_file).require_key_of(sealed)
     except WrongKeyError as error:
         sys.exit(str(error))
+    except OSError as error:
+        sys.exit(f"the key file of FINETUNE_SECRETS_KEY_FILE cannot be read: {error}")
 
 
 def _concurrency(queues: list[str], gpus: int) -> int:

@@ -47,7 +47,7 @@ class SecretBox:
 
     def open(self, project: str, name: str, sealed: str) -> str:
         """Raises SecretUnreadableError."""
-        *_, token = sealed.split(_MARK)  # an older release wrote no fingerprint
+        token = sealed.rpartition(_MARK)[2]  # an older release wrote no fingerprint
         try:
             content = json.loads(_fernet(self._keys()).decrypt(token.encode()))
         except InvalidToken:
@@ -59,15 +59,17 @@ class SecretBox:
         return str(content["value"])
 
     def require_key_of(self, sealed: str) -> None:
-        """Raises WrongKeyError if the file has keys, but not the one that has sealed this. A secret
-        of a release that wrote no fingerprint passes, and so does a machine without a file."""
+        """Raises WrongKeyError if the file has keys, but not the one that has sealed this, and
+        OSError if it cannot be read. A secret of a release that wrote no fingerprint passes, and so
+        does a machine without a file."""
         expected, mark, _ = sealed.partition(_MARK)
         known = [_fingerprint(key) for key in self._keys()]
         if mark and known and expected not in known:
             raise WrongKeyError(
-                f"{self._key_file} has the key {', '.join(known)}, but the secrets of this service "
-                f"are sealed with the key {expected}. Copy the file from the machine of the API: "
-                "all machines need the same one (FINETUNE_SECRETS_KEY_FILE)."
+                f"The key in {self._key_file} has the fingerprint {', '.join(known)}, but the "
+                f"secrets of this service are sealed with the key {expected}. Copy the file from "
+                "the machine of the API: all machines need the same one "
+                "(FINETUNE_SECRETS_KEY_FILE)."
             )
 
     def seal_again(self, project: str, name: str, sealed: str) -> str:

@@ -1,6 +1,7 @@
 """What `make test` runs, and what `make test CHANGED=1` does of it."""
 
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +33,10 @@ class TestTier:
             tiers.watched(item()),
         ):
             subprocess.run(["true"], check=True)
+
+    def test_matplotlib_may_ask_for_the_fonts_of_the_machine(self) -> None:
+        with tiers.watched(item()):
+            sys.audit("subprocess.Popen", "fc-list", ["fc-list"], None, None)
 
     def test_one_whose_failure_was_caught_fails_all_the_same(self) -> None:
         def start_and_catch() -> None:

@@ -92,9 +92,9 @@ class TestSecretBox:
         with pytest.raises(WrongKeyError) as raised:
             box.require_key_of(sealed)
         assert str(raised.value) == (
-            f"{file} has the key {found}, but the secrets of this service are sealed with the key "
-            f"{expected}. Copy the file from the machine of the API: all machines need the same "
-            "one (FINETUNE_SECRETS_KEY_FILE)."
+            f"The key in {file} has the fingerprint {found}, but the secrets of this service are "
+            f"sealed with the key {expected}. Copy the file from the machine of the API: all "
+            "machines need the same one (FINETUNE_SECRETS_KEY_FILE)."
         )
         file.unlink()  # each job that needs a secret says so
         box.require_key_of(sealed)

@@ -55,7 +55,7 @@ def complete(
             settings.files_dir.mkdir(parents=True, exist_ok=True)
             upload.commit(folder / _WHOLE, target)
     except FileNotFoundError as error:
-        raise UploadNotPendingError(f"The parts of {upload_id} were removed.") from error
+        raise UploadNotPendingError("Its parts were removed: begin another.") from error
     except OSError as error:
         full = upload.storage_error(error, space(settings))
         if full is None:

@@ -124,7 +124,7 @@ def _keep(
     except BaseException as error:
         upload.remove_if_there(received.path)
         if isinstance(error, FileNotFoundError):
-            raise UploadNotPendingError(f"The parts of {upload_id} were removed.") from error
+            raise UploadNotPendingError("Its parts were removed: begin another.") from error
         raise
     try:
         audit.about(target.name)

@@ -199,7 +199,7 @@ class TestComplete:
         shutil.rmtree(server.settings.uploads_dir / upload_id)
         answer = complete(server, upload_id, *ids)
         assert code(answer) == (409, "upload_not_pending")
-        says = f"The upload has ended. The parts of {upload_id} were removed."
+        says = "The upload has ended. Its parts were removed: begin another."
         assert answer.json()["error"]["message"] == says
 
     @pytest.mark.parametrize("broken", [1, 2, 3, 4])
