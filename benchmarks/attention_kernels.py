@@ -4,7 +4,7 @@
 
 Without dropout, on all cores, forward and backward as in a training, and forward alone as in an
 evaluation. Both kernels run in turn; printed are the milliseconds of the fastest of some rounds.
-`worker.training.kernels.cpu_attention` chooses between them by a rule, see docs/performance.md.
+`worker.training.kernels.cpu_attention_choice` chooses between them by a measurement of its own.
 """
 
 import time
@@ -43,19 +43,14 @@ Attention = Callable[[], torch.Tensor]
 
 def both(inputs: list[torch.Tensor], shape: Shape) -> tuple[Attention, Attention]:
     """The fused kernel, and plain products."""
+    query, key, value = inputs
     scale = shape.width**-0.5
 
     def fused() -> torch.Tensor:
-        query, key, value = inputs
-        return cpu_attention._fused(query, key, value, None, scale, None, causal=shape.causal)
+        return cpu_attention.fused(query, key, value, scale, causal=shape.causal)
 
     def plain() -> torch.Tensor:
-        size = inputs[0].shape
-        tiles = list(cpu_attention._tiles(size, shape.tokens, None, causal=shape.causal))
-        mixed: torch.Tensor = cpu_attention._Attention.apply(
-            *inputs, None, scale, 0.0, tiles, shape.causal, 1
-        )
-        return mixed
+        return cpu_attention.plain(query, key, value, scale, causal=shape.causal)
 
     return fused, plain
 

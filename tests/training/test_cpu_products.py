@@ -10,7 +10,7 @@ from torch import nn
 from transformers import BertConfig, BertModel, GPT2Config, GPT2Model
 
 from worker.storage import verdicts
-from worker.training import cpu_products
+from worker.training import cpu_products, cpu_trials
 from worker.training.cpu_products import Seconds, Trial
 
 FIGURES = Seconds(float32=2.0, bfloat16=1.0)
@@ -117,7 +117,7 @@ class TestTrial:
         assert measured == [[(384, 384), (384, 1024)]]
         others = {"cpu_name": "Xeon", "cpu_microcode": "another", "cpu_flags": ["sse"]}
         for name, other in others.items():
-            monkeypatch.setattr(cpu_products, name, lambda other=other: other)
+            monkeypatch.setattr(cpu_trials, name, lambda other=other: other)
             assert Trial([(64, 64), (384, 5000)], tmp_path).bfloat16_is_faster()
         monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
         assert Trial([(64, 64), (384, 5000)], tmp_path).bfloat16_is_faster()

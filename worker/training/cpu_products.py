@@ -4,23 +4,18 @@ The processor's flags do not decide it: with `avx512_bf16` a Zen 5 multiplies bf
 as fast as float32, and an Intel without AMX takes up to twice as long.
 """
 
-import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from service.contract.stage import prepared_data
-from worker.devices.cpus import cpu_flags, cpu_microcode, cpu_name
-from worker.storage import verdicts
+from worker.training import cpu_trials
 
 Shape = tuple[int, int]
 """Inputs and outputs of a layer."""
@@ -37,10 +32,6 @@ _SECONDS: Final = 0.5
 _PROBES: Final = 3
 _ROUNDS: Final = (5, 10)
 """That must fit in, and at most."""
-_LOCK: Final = "cpu_products"
-"""The processes of a training ask at the same time, and must get the same answer."""
-# Which of a processor's instructions oneDNN may use.
-_VARIABLES: Final = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 
 
 @dataclass(frozen=True)
@@ -82,7 +73,10 @@ class Trial:
 
     def make(self) -> None:
         """Set `seconds`: as an earlier job has measured them on this machine, or measured now."""
-        self.seconds = self.seconds or self._known_or_measured()
+        trial = {"shapes": self._shapes}
+        self.seconds = self.seconds or cpu_trials.known_or_measured(
+            self._folder, trial, Seconds, lambda: measured(self._shapes)
+        )
 
     def bfloat16_is_faster(self) -> bool:
         """False if the verdict cannot be kept: each process of a training would go by figures of
@@ -90,28 +84,10 @@ class Trial:
         self.make()
         return self.seconds is not None and self.seconds.bfloat16 < self.seconds.float32
 
-    def _known_or_measured(self) -> Seconds | None:
-        key = {"shapes": self._shapes, **_machine()}
-        with prepared_data.locked(self._folder, _LOCK):
-            known = verdicts.read(self._folder, key)
-            with suppress(TypeError):
-                return Seconds(**(known or {}))
-            found = measured(self._shapes)
-            return found if verdicts.write(self._folder, key, asdict(found)) else None
-
 
 def _bounded(shape: Shape) -> Shape:
     inputs, outputs = (min(max(number, _LEAST), _MOST) for number in shape)
     return inputs, outputs
-
-
-def _machine() -> dict[str, Any]:
-    dnn = (line.strip() for line in torch.__config__.show().splitlines() if "DNN v" in line)
-    return {
-        "processor": [cpu_name(), cpu_microcode(), *cpu_flags()],
-        "versions": [version("torch"), *dnn],
-        "variables": {name: os.environ.get(name) for name in _VARIABLES},
-    }
 
 
 def measured(
@@ -122,7 +98,7 @@ def measured(
     In one thread, and by its own time: so other processes that compute meanwhile change little.
     """
     end, total = clock() + _SECONDS, Seconds(0.0, 0.0)
-    with _one_thread():
+    with cpu_trials.one_thread():
         for place, shape in enumerate(model_shapes):
             if place and clock() >= end:
                 break
@@ -130,16 +106,6 @@ def measured(
             each = _fastest(_Product(shape, clock), left)
             total = Seconds(total.float32 + each.float32, total.bfloat16 + each.bfloat16)
     return total
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _fastest(product: "_Product", seconds: float) -> Seconds:

@@ -26,6 +26,7 @@ from worker.training import build, compile_choice
 from worker.training.checkpointing import weights
 from worker.training.checkpointing.state import State
 from worker.training.evaluation.evaluator import Evaluator
+from worker.training.kernels import cpu_attention_choice
 from worker.training.kernels.equivalence_check import CHECK
 from worker.training.objective import Objective
 from worker.training.reproducibility import fingerprint
@@ -110,10 +111,8 @@ def _file(folder: Path, split: str) -> Path:
 
 
 def _key(request: StageRequest, state: State) -> str:
-    """`compile_choice` compiles only what is in training mode, and a new training has not made that
-    choice yet."""
     assert request.prepared is not None
-    spec, chosen = request.spec, state.fast_paths.chosen
+    spec = request.spec
     config, strategy = _dumped(spec.model.config), spec.resources.chosen_strategy
     return content_cache.address(
         {
@@ -130,10 +129,20 @@ def _key(request: StageRequest, state: State) -> str:
             "batch_size": spec.training.eval_batch_size,
             # DDP's options change no number; the others may gather weights in half precision.
             "strategy": None if isinstance(strategy, DDPSpec) else _dumped(strategy),
-            "fast_paths": {n: v for n, v in chosen.items() if n != compile_choice.PATH},
+            "fast_paths": _fast_paths(state),
             "device": fingerprint.facts(state.accelerator.device),
         }
     )
+
+
+def _fast_paths(state: State) -> dict[str, Any]:
+    """`compile_choice` compiles only what is in training mode, and a new training has not made that
+    choice yet. The earlier kernels are left out because older keys do not have them."""
+    chosen = dict(state.fast_paths.chosen)
+    chosen.pop(compile_choice.PATH, None)
+    if chosen.get(cpu_attention_choice.PATH) == cpu_attention_choice.EARLIER:
+        del chosen[cpu_attention_choice.PATH]
+    return chosen
 
 
 def _dumped(section: Any) -> Mapping[str, Any] | None:

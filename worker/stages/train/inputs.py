@@ -24,7 +24,7 @@ from worker.training.distributed.ranks import Ranks
 from worker.training.distributed.registry import leaves_loaded_weights
 from worker.training.distributed.shared_weights import read_once
 from worker.training.fast_paths import FastPaths
-from worker.training.kernels import gpu_padding_free
+from worker.training.kernels import cpu_attention_choice, gpu_padding_free
 from worker.training.kernels.equivalence_check import EquivalenceChecker
 from worker.training.loss import chunked_cross_entropy
 from worker.training.objective import Features, Objective
@@ -80,8 +80,7 @@ def load_parts(
 
     `adapter_dir`: a finished adapter for the model, which the job does not train.
     """
-    resumed = request.resume_from
-    paths = FastPaths(ranks, state.read_progress(resumed)["fast_paths"] if resumed else {})
+    paths = FastPaths(ranks, _chosen_earlier(request.resume_from, device))
     if device.type == "cpu":
         device_lock.share_cpu(request.cache_dir / "devices")
     _require_fits(request.spec, prepared, device, ranks, request.workspace)
@@ -109,6 +108,11 @@ def load_parts(
     elif request.spec.trains and getattr(request.spec.task, "packing", "off") != "off":
         send(Notice(message=_PACKED_BUT_PADDED, data={"padding_free": False}))
     objective = task.bind(request.spec, tokenizer, model, splits)
+    if device.type == "cpu":
+        refers = bool(objective.reference_splits)
+        cpu_attention_choice.choose(
+            model, request.spec, features, paths, trials.folder, refers=refers
+        )
     if objective.linear is not None:
         objective.rows = chunked_cross_entropy.choose_chunk_rows(objective.linear, device, paths)
     model = _with_adapter(model, request, prepared, new_weights, send, adapter_dir)
@@ -116,6 +120,16 @@ def load_parts(
     build.install_fast_modules(model, request.spec, device)
     sizes = {name: len(split.features) for name, split in splits.items()}
     return Loaded(tokenizer, model, objective, sizes, paths)
+
+
+def _chosen_earlier(checkpoint: Path | None, device: torch.device) -> dict[str, Any]:
+    """What the resumed training chose."""
+    if checkpoint is None:
+        return {}
+    chosen: dict[str, Any] = state.read_progress(checkpoint)["fast_paths"]
+    if device.type == "cpu":
+        chosen.setdefault(cpu_attention_choice.PATH, cpu_attention_choice.EARLIER)
+    return chosen
 
 
 def _require_fits(

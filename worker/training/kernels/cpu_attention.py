@@ -9,7 +9,7 @@ ordinary attention: softmax, dropout of single weights, product with the values.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise, product
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import torch
 from torch.nn import functional
@@ -46,6 +46,7 @@ _PLAIN_MASKS: Final = (causal_mask_function, bidirectional_mask_function)
 Sequences = tuple[int, ...]
 """The start of each sequence of a packed batch, then the end of the last one. The filler after it
 takes no part in attention."""
+Kernel = Literal["fused", "plain"]
 
 
 def register() -> None:
@@ -90,20 +91,24 @@ def attention(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     causal = causal and attention_mask is None and query.shape[2] > 1
-    # In bf16 the fused kernel is slower than plain products on CPUs without AMX, and its
-    # backward pass much slower.
-    if dropout == 0 and query.dtype == torch.float32:
+    if dropout == 0 and _kernel(module, query.dtype) == "fused":
         key, value = repeat_kv(key, groups), repeat_kv(value, groups)
-        mixed_heads = _fused(query, key, value, attention_mask, scale, sequences, causal=causal)
+        mixed_heads = fused(query, key, value, scale, attention_mask, sequences, causal=causal)
     else:
         if attention_mask is not None:
             attention_mask = _additive(attention_mask, query.dtype)
             attention_mask = attention_mask.expand(*query.shape[:3], key.shape[2])
-        tiles = list(_tiles(query.shape, key.shape[2], sequences, causal=causal))
-        with torch.autocast("cpu", enabled=False):
-            mixed_heads = _Attention.apply(
-                query, key, value, attention_mask, scale, dropout, tiles, causal, groups
-            )
+        mixed_heads = plain(
+            query,
+            key,
+            value,
+            scale,
+            attention_mask,
+            sequences,
+            causal=causal,
+            dropout=dropout,
+            groups=groups,
+        )
     return mixed_heads.transpose(1, 2).contiguous(), None
 
 
@@ -127,16 +132,41 @@ def is_foreign(others: Mapping[str, Any]) -> bool:
     return any(others.get(name) is not None for name in FOREIGN)
 
 
-def _fused(
+@dataclass(frozen=True)
+class Kernels:
+    """What computes attention without dropout in half precision."""
+
+    training: Kernel = "plain"
+    evaluation: Kernel = "plain"
+
+
+_kernels = Kernels()
+
+
+def use(kernels: Kernels) -> None:
+    """Use these kernels in this process from now on; `cpu_attention_choice` chooses them."""
+    global _kernels  # transformers calls the attention without the job
+    _kernels = kernels
+
+
+def _kernel(module: torch.nn.Module, dtype: torch.dtype) -> Kernel:
+    if dtype == torch.float32:
+        return "fused"  # it keeps no weights for the backward pass
+    return _kernels.training if module.training else _kernels.evaluation
+
+
+def fused(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    mask: torch.Tensor | None,
     scale: float,
-    sequences: Sequences | None,
+    mask: torch.Tensor | None = None,
+    sequences: Sequences | None = None,
     *,
     causal: bool,
 ) -> torch.Tensor:
+    """torch's kernel; (batch, heads, length, width) each, as is the result."""
+
     def whole(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return functional.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, scale=scale, is_causal=causal
@@ -150,6 +180,29 @@ def _fused(
         *(tensor.split([*sizes, filler], 2) for tensor in (query, key, value)), strict=True
     )
     return torch.cat([*(whole(*part) for part in parts), torch.zeros_like(left)], dim=2)
+
+
+def plain(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scale: float,
+    mask: torch.Tensor | None = None,
+    sequences: Sequences | None = None,
+    *,
+    causal: bool,
+    dropout: float = 0.0,
+    groups: int = 1,
+) -> torch.Tensor:
+    """Products, softmax and dropout one after the other; (batch, heads, length, width) each, as is
+    the result. `mask` is added to the scores; keys and values may have 1 / `groups` of the heads.
+    """
+    tiles = list(_tiles(query.shape, key.shape[2], sequences, causal=causal))
+    with torch.autocast("cpu", enabled=False):
+        mixed: torch.Tensor = _Attention.apply(
+            query, key, value, mask, scale, dropout, tiles, causal, groups
+        )
+    return mixed
 
 
 def _additive(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
