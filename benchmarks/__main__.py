@@ -11,6 +11,7 @@ NAMES: Final = (
     "attention_windows",
     "checkpoint_stall",
     "choices",
+    "long_run",
     "memory",
     "model_losses",
     "predictions",

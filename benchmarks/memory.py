@@ -22,7 +22,7 @@ import psutil
 import torch
 
 from benchmarks.training_speed import EXAMPLES, Process, stage
-from service.contract.stage.events import STAGE_EVENT, Finished, Progress
+from service.contract.stage.events import STAGE_EVENT, Finished, Metric, Progress
 from service.contract.states import Stage
 from tests.stages.support import Running, write_request
 from tests.support.models import minilm_dir, save_tiny_t5
@@ -81,6 +81,8 @@ class Sample:
     cpu_seconds: float
     threads: int
     files: int
+    tokens_per_second: float
+    """Of the last steps that were logged."""
 
 
 def model_of(kind: str, folder: Path) -> dict[str, Any]:
@@ -135,12 +137,14 @@ def trained(request: Path, variables: dict[str, str]) -> tuple[list[Sample], dic
         ["-m", "worker.stages.train.stage", str(request)], request.parent / "log", variables
     )
     process = psutil.Process(child.process.pid)
-    samples = []
-    ended = None
+    samples: list[Sample] = []
+    ended, rate = None, float("nan")
     for line in child.events:
         ended = STAGE_EVENT.validate_json(line)
-        if isinstance(ended, Progress):
-            samples.append(_sample(ended.step, process))
+        if isinstance(ended, Metric):
+            rate = ended.values.get("tokens_per_second", rate)
+        elif isinstance(ended, Progress):
+            samples.append(_sample(ended.step, process, rate))
     child.events.close()
     child.process.wait()
     if not isinstance(ended, Finished):
@@ -148,7 +152,7 @@ def trained(request: Path, variables: dict[str, str]) -> tuple[list[Sample], dic
     return samples, ended.result["metrics"]
 
 
-def _sample(step: int, process: psutil.Process) -> Sample:
+def _sample(step: int, process: psutil.Process, tokens_per_second: float) -> Sample:
     with process.oneshot():
         times = process.cpu_times()
         return Sample(
@@ -157,6 +161,7 @@ def _sample(step: int, process: psutil.Process) -> Sample:
             times.user + times.system,
             process.num_threads(),
             process.num_fds(),
+            tokens_per_second,
         )
 
 
