@@ -1,32 +1,57 @@
 """Trains for long what benchmarks/training_speed.py trains for a few steps.
 
-    python -m benchmarks.long_run [qa mlm clm lora] [--steps 2000]
+    python -m benchmarks.long_run [qa mlm clm lora] [--steps 2000] [--threads N]
 
-`precision: auto`, the allocator of a worker, all cores, no evaluations. Printed are the four
-quarters of each training: the mean resident memory in MiB, and the mean of the real tokens per
-second of each ten steps. Then come the memory of the last quarter relative to the second, the speed
-of the last relative to the first, and threads and open files in the middle and at the end. On two
-quiet cores 2,000 steps take 20 minutes (qa) to an hour.
+`precision: auto`, the allocator of a worker, no evaluations. Printed are the four quarters of each
+training: the mean resident memory in MiB, the mean of the real tokens per second, and the processor
+time of a step in milliseconds, which other processes change little where `--threads 1` is given.
+Then come the last quarter's memory relative to the second's, the last quarter's processor time
+relative to the first's, and threads and open files in the middle and at the end. With one thread
+2,000 steps take 40 minutes (qa) to three hours.
 """
 
 import argparse
 import os
 import tempfile
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
+from typing import Final
 
 from benchmarks.memory import Sample, trained
-from benchmarks.training_speed import AS_A_WORKER, EXAMPLES, TASKS, base_model, prepared, spec
+from benchmarks.training_speed import EXAMPLES, TASKS, Process, base_model, prepared, spec
 from service.contract.states import Stage
 from tests.stages.support import write_request
 from tests.support.models import minilm_dir
 
+LEAST: Final = 200
+"""Steps, of which every tenth is logged."""
 
-def run(name: str, folder: Path, steps: int) -> list[Sample]:
+
+@dataclass(frozen=True)
+class Quarter:
+    samples: list[Sample]
+
+    @property
+    def mebibytes(self) -> float:
+        return fmean(each.mebibytes for each in self.samples)
+
+    @property
+    def tokens_per_second(self) -> float:
+        return fmean(each.tokens_per_second for each in self.samples)
+
+    @property
+    def step_milliseconds(self) -> float:
+        first, last = self.samples[0], self.samples[-1]
+        return 1000 * (last.cpu_seconds - first.cpu_seconds) / (last.step - first.step)
+
+
+def run(name: str, folder: Path, options: argparse.Namespace) -> list[Sample]:
     folder.mkdir()
-    case, result = prepared(name, folder, steps=steps)
+    case, result = prepared(name, folder, steps=options.steps)
     training = {
-        "max_steps": steps,
+        "max_steps": options.steps,
         "per_device_train_batch_size": case.batch_size,
         "logging_steps": 10,
         "save_strategy": "no",
@@ -40,24 +65,31 @@ def run(name: str, folder: Path, steps: int) -> list[Sample]:
         data_roots=[EXAMPLES, folder],
         model_roots=[minilm_dir(), folder],
     )
-    return trained(request, AS_A_WORKER.environment(Stage.TRAIN, folder))[0]
+    process = Process(threads=options.threads)
+    return trained(request, process.environment(Stage.TRAIN, folder))[0]
+
+
+def quarters_of(samples: list[Sample]) -> list[Quarter]:
+    logged = [each for each in samples if each.step >= 10]
+    steps = logged[-1].step
+    bounds = [steps * number // 4 for number in range(5)]
+    return [
+        Quarter([each for each in logged if first < each.step <= last])
+        for first, last in pairwise(bounds)
+    ]
 
 
 def row(samples: list[Sample]) -> str:
-    steps = samples[-1].step
-    quarters: list[list[Sample]] = [[], [], [], []]
-    for sample in samples:
-        if sample.tokens_per_second == sample.tokens_per_second:  # something was logged
-            quarters[min(3, 4 * (sample.step - 1) // steps)].append(sample)
-    memory = [fmean(each.mebibytes for each in quarter) for quarter in quarters]
-    speed = [fmean(each.tokens_per_second for each in quarter) for quarter in quarters]
-    middle, last = quarters[1][-1], samples[-1]
+    quarters = quarters_of(samples)
+    first, second, _third, last = quarters
+    ends = [quarter.samples[-1] for quarter in (second, last)]
     cells = [
-        ", ".join(f"{each:.0f}" for each in memory),
-        f"{memory[3] / memory[1]:.3f}",
-        ", ".join(f"{each:.0f}" for each in speed),
-        f"{speed[3] / speed[0]:.3f}",
-        f"{middle.threads}, {last.threads}; {middle.files}, {last.files}",
+        ", ".join(f"{each.mebibytes:.0f}" for each in quarters),
+        f"{last.mebibytes / second.mebibytes:.3f}",
+        ", ".join(f"{each.tokens_per_second:.0f}" for each in quarters),
+        ", ".join(f"{each.step_milliseconds:.0f}" for each in quarters),
+        f"{last.step_milliseconds / first.step_milliseconds:.3f}",
+        "; ".join(f"{end.threads}, {end.files}" for end in ends),
     ]
     return " | ".join(cells)
 
@@ -66,14 +98,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("tasks", nargs="*", default="all", choices=[*TASKS, "all"])
     parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
     options = parser.parse_args()
-    columns = ["task", "MiB by quarter", "last : second"]
-    columns += ["tokens/s by quarter", "last : first", "threads; files"]
+    if options.steps < LEAST:
+        parser.error(f"a quarter has too few steps: at least {LEAST}")
+    columns = ["task", "MiB", "last : second", "tokens/s", "CPU ms a step", "last : first"]
+    columns += ["threads, files"]
     print(f"| {' | '.join(columns)} |")
     print("|---" * len(columns) + "|", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         for name in TASKS if "all" in options.tasks else options.tasks:
-            print(f"| {name} | {row(run(name, Path(folder) / name, options.steps))} |", flush=True)
+            print(f"| {name} | {row(run(name, Path(folder) / name, options))} |", flush=True)
     print(f"load {os.getloadavg()[0]:.1f}")
 
 
