@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import BertConfig, BertModel, LlamaConfig, LlamaModel
+from transformers import BertConfig, BertModel, LlamaConfig, LlamaModel, PreTrainedConfig
 
 from service.contract.spec.spec import JobSpec
 from tests.training.kernels.gpu_choice import spec
@@ -112,6 +112,23 @@ class TestShape:
             Shape(heads, tokens, 16, causal=True)
             for heads, tokens in ((4, 64), (2, 1024), (1, 2048), (1, 2048))
         ]
+
+    @pytest.mark.parametrize(
+        ("settings", "heads", "width"),
+        [
+            ({"num_attention_heads": [4, 8], "head_dim": [64, 32], "hidden_size": 384}, 12, 32),
+            ({"num_attention_heads": 6, "hidden_size": 384}, 6, 64),
+            ({}, 12, 64),
+        ],
+        ids=["one for each layer", "no width", "neither"],
+    )
+    def test_of_unusual_configurations(
+        self, settings: dict[str, Any], heads: int, width: int
+    ) -> None:
+        model: Any = torch.nn.Module()
+        model.config = PreTrainedConfig(**settings)
+        found = cpu_attention_choice.shape_of(model, features_of(64))
+        assert (found.heads, found.width) == (heads, width)
 
 
 class TestMeasured:

@@ -11,6 +11,7 @@ attention for the backward pass, which the fused kernel does not.
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any, Final, NamedTuple
 
@@ -70,7 +71,7 @@ def _faster(fused: float, plain: float) -> Kernel:
 
 
 def choose(
-    model: Any, spec: JobSpec, features: Features, paths: FastPaths, folder: Any, *, refers: bool
+    model: Any, spec: JobSpec, features: Features, paths: FastPaths, folder: Path, *, refers: bool
 ) -> None:
     """Set the kernels of `cpu_attention` for this process: those that a resumed training began
     with, or the faster ones. All processes must call this.
@@ -100,16 +101,23 @@ def _matters(model: Any, spec: JobSpec) -> bool:
 
 def shape_of(model: Any, features: Features) -> Shape:
     """Of the model's attention over a typical example, with so few heads that it is quick."""
-    config = model.config.get_text_config()
-    heads = getattr(config, "num_attention_heads", _USUAL[0])
-    width = getattr(config, "head_dim", None) or getattr(config, "hidden_size", 0) // heads
+    heads, width = _heads(model.config.get_text_config())
     every = range(0, len(features), max(1, len(features) // _SAMPLE))
     lengths = [len(features[index]["input_ids"]) for index in every] or [_MOST]
     # Powers of two, so that jobs with similar data share the verdict.
     tokens = 1 << (int(median(lengths)) - 1).bit_length()
     tokens = min(max(tokens, _LEAST), _MOST)
     causal = any(getattr(part, "is_causal", False) for part in model.modules())
-    return Shape(min(heads, max(1, _WEIGHTS // tokens**2)), tokens, width or _USUAL[1], causal)
+    return Shape(min(heads, max(1, _WEIGHTS // tokens**2)), tokens, width, causal)
+
+
+def _heads(config: Any) -> tuple[int, int]:
+    """Their number and width; some configurations have a list, with one for each layer."""
+    names = ("num_attention_heads", "head_dim", "hidden_size")
+    found = (getattr(config, name, None) for name in names)
+    heads, width, size = (each if isinstance(each, int) else 0 for each in found)
+    heads = heads or _USUAL[0]
+    return heads, width or size // heads or _USUAL[1]
 
 
 def measured(shape: Shape, clock: Callable[[], float] = time.thread_time) -> Seconds:
