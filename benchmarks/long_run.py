@@ -20,13 +20,23 @@ from statistics import fmean
 from typing import Final
 
 from benchmarks.memory import Sample, trained
-from benchmarks.training_speed import EXAMPLES, TASKS, Process, base_model, prepared, spec
+from benchmarks.training_speed import (
+    EXAMPLES,
+    TASKS,
+    Process,
+    base_model,
+    prepared,
+    spec,
+    training_of,
+)
 from service.contract.states import Stage
 from tests.stages.support import write_request
 from tests.support.models import minilm_dir
 
-LEAST: Final = 200
-"""Steps, of which every tenth is logged."""
+LOGGED: Final = 10
+"""Every how many steps."""
+LEAST: Final = 20 * LOGGED
+"""Steps, so that each quarter has some that are logged."""
 
 
 @dataclass(frozen=True)
@@ -50,16 +60,9 @@ class Quarter:
 def run(name: str, folder: Path, options: argparse.Namespace) -> list[Sample]:
     folder.mkdir()
     case, result = prepared(name, folder, steps=options.steps)
-    training = {
-        "max_steps": options.steps,
-        "per_device_train_batch_size": case.batch_size,
-        "logging_steps": 10,
-        "save_strategy": "no",
-        "train_sampling_strategy": "group_by_length" if name == "qa" else "random",
-    }
     request = write_request(
         folder / "long",
-        spec(name, training, base_model(name, folder)),
+        spec(name, training_of(case, logging_steps=LOGGED), base_model(name, folder)),
         stage="train",
         prepared=result,
         data_roots=[EXAMPLES, folder],
@@ -70,7 +73,7 @@ def run(name: str, folder: Path, options: argparse.Namespace) -> list[Sample]:
 
 
 def quarters_of(samples: list[Sample]) -> list[Quarter]:
-    logged = [each for each in samples if each.step >= 10]
+    logged = [each for each in samples if each.step >= LOGGED]
     steps = logged[-1].step
     bounds = [steps * number // 4 for number in range(5)]
     return [

@@ -177,15 +177,9 @@ def report(label: str, pairs: Sequence[tuple[Side, Side]]) -> None:
     )
 
 
-def ours(
-    case: Case,
-    number: int,
-    prepare_result: dict[str, Any],
-    process: Process = AS_A_WORKER,
-    **options: Any,
-) -> Side:
-    """`number`: of the run, for its folder; `options`: of `training`, besides the case's."""
-    training = {
+def training_of(case: Case, **options: Any) -> dict[str, Any]:
+    """`training` of our side of the case, with `options` in place of its own."""
+    return {
         "max_steps": case.steps,
         "per_device_train_batch_size": case.batch_size,
         "learning_rate": case.learning_rate,
@@ -194,6 +188,17 @@ def ours(
         "train_sampling_strategy": "group_by_length" if case.name == "qa" else "random",
         **options,
     }
+
+
+def ours(
+    case: Case,
+    number: int,
+    prepare_result: dict[str, Any],
+    process: Process = AS_A_WORKER,
+    **options: Any,
+) -> Side:
+    """`number`: of the run, for its folder; `options`: of `training`, besides the case's."""
+    training = training_of(case, **options)
     folder = case.folder / f"ours-{number}"
     body = spec(case.name, training, base_model(case.name, case.folder))
     ended = stage("train", folder, body, process, prepared=prepare_result)

@@ -130,10 +130,11 @@ class TestTrial:
     def test_a_damaged_verdict_is_measured_again(self, tmp_path: Path, measured: list[Any]) -> None:
         assert asked([], tmp_path) == FIGURES
         (file,) = tmp_path.glob("*.json")
-        for damage in ("{", "[]", '{"float32": 1}', '{"other": 1}'):
+        words = '{"float32": "fast", "bfloat16": "slow"}'
+        for damage in ("{", "[]", '{"float32": 1}', '{"other": 1}', words):
             file.write_text(damage)
             assert asked([], tmp_path) == FIGURES
-        assert len(measured) == 5
+        assert len(measured) == 6
 
     def test_what_cannot_be_kept_does_not_count(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="DataclassInstance")
 
-_LOCK: Final = "cpu_products"
+_LOCK: Final = "cpu_trials"
 """The processes of a training ask at the same time, and must get the same answer."""
 # Which of a processor's instructions oneDNN may use.
 _VARIABLES: Final = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
@@ -31,13 +31,15 @@ def known_or_measured(
     """What an earlier job has measured on this machine, or the result of `measure`, which is kept
     in `folder`; None if it cannot be kept.
 
-    `trial`: what is measured, plain JSON; `kind`: a dataclass, all of whose fields are required.
+    `trial`: what is measured, plain JSON; `kind`: a dataclass of floats without defaults.
     """
     key = {**trial, **_machine()}
     with prepared_data.locked(folder, _LOCK):
-        known = verdicts.read(folder, key)
+        known = verdicts.read(folder, key) or {}
         with suppress(TypeError):
-            return kind(**(known or {}))
+            earlier = kind(**known)
+            if all(isinstance(figure, float) for figure in known.values()):
+                return earlier
         found = measure()
         return found if verdicts.write(folder, key, asdict(found)) else None
 

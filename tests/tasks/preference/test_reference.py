@@ -23,6 +23,8 @@ from worker.storage import atomic_dir
 from worker.training.distributed.ranks import Ranks
 from worker.training.evaluation.evaluator import Evaluator
 from worker.training.fast_paths import FastPaths
+from worker.training.kernels import cpu_attention, cpu_attention_choice
+from worker.training.kernels.cpu_attention import Kernels
 
 pytestmark = pytest.mark.usefixtures("trainings")
 
@@ -321,20 +323,40 @@ def test_a_batch_that_was_computed_in_halves_is_kept_as_a_whole(tmp_path: Path) 
 
 class TestKey:
     @pytest.mark.parametrize(
-        ("name", "reused"), [("lean_layers", False), ("compiled_layers", True)]
+        ("name", "chosen", "reused"),
+        [
+            ("lean_layers", False, False),
+            ("compiled_layers", False, True),
+            ("cpu_attention", {"training": "plain", "evaluation": "plain"}, True),
+            ("cpu_attention", {"training": "fused", "evaluation": "fused"}, False),
+        ],
     )
     def test_has_the_paths_that_were_chosen_with_the_model(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, reused: bool
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, chosen: Any, reused: bool
     ) -> None:
-        """A resumed training keeps the paths it began with; compiled layers only train."""
+        """A resumed training keeps the paths it began with; compiled layers only train, and keys of
+        earlier releases have no kernels of the attention."""
         staged = made(tmp_path)
         staged.train()
         monkeypatch.setattr(
-            inputs, "FastPaths", lambda ranks, _recorded: FastPaths(ranks, {name: False})
+            inputs, "FastPaths", lambda ranks, _recorded: FastPaths(ranks, {name: chosen})
         )
         _, recorder = staged.train(attempt=3)
         found = any("Reusing the reference" in event.message for event in recorder.of(Notice))
         assert found is reused
+
+
+def test_its_attention_is_computed_as_in_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where evaluations would be faster with the other kernel."""
+    measured = cpu_attention_choice.Seconds(2.0, 1.0, 1.0, 2.0)
+    assert measured.kernels.evaluation == "fused"
+    monkeypatch.setattr(cpu_attention_choice, "measured", lambda _shape: measured)
+    used: list[Kernels] = []
+    monkeypatch.setattr(cpu_attention, "use", used.append)
+    job(tmp_path, {}, per_device_eval_batch_size=2, max_steps=1, bf16=True).train()
+    assert used == [Kernels(training="plain", evaluation="plain")]
 
 
 @pytest.mark.usefixtures("processes")

@@ -137,10 +137,10 @@ def _key(request: StageRequest, state: State) -> str:
 
 def _fast_paths(state: State) -> dict[str, Any]:
     """`compile_choice` compiles only what is in training mode, and a new training has not made that
-    choice yet. The earlier kernels are left out because older keys do not have them."""
+    choice yet. Unmeasured kernels are those of earlier releases, whose keys must stay the same."""
     chosen = dict(state.fast_paths.chosen)
     chosen.pop(compile_choice.PATH, None)
-    if chosen.get(cpu_attention_choice.PATH) == cpu_attention_choice.EARLIER:
+    if chosen.get(cpu_attention_choice.PATH) == cpu_attention_choice.UNMEASURED:
         del chosen[cpu_attention_choice.PATH]
     return chosen
 

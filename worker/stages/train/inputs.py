@@ -128,7 +128,7 @@ def _chosen_earlier(checkpoint: Path | None, device: torch.device) -> dict[str, 
         return {}
     chosen: dict[str, Any] = state.read_progress(checkpoint)["fast_paths"]
     if device.type == "cpu":
-        chosen.setdefault(cpu_attention_choice.PATH, cpu_attention_choice.EARLIER)
+        chosen.setdefault(cpu_attention_choice.PATH, cpu_attention_choice.UNMEASURED)
     return chosen
 
 

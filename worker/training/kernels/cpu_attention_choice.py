@@ -26,11 +26,12 @@ from worker.training.objective import Features
 
 PATH: Final = "cpu_attention"
 """Its name among the fast paths."""
-EARLIER: Final = asdict(Kernels())
-"""The choice of trainings that began before there was one."""
+UNMEASURED: Final = asdict(Kernels())
+"""The choice where there is nothing to choose, and of trainings that an earlier release began."""
 _SECONDS: Final = 0.4
 _CLEARLY: Final = 0.9
-"""With fewer heads than a model's, the smaller tiles of plain products take up to a tenth more."""
+"""A smaller difference may be noise, or come from tiles that are smaller than in the model because
+fewer heads are measured."""
 _ROUNDS: Final = (3, 15)
 """At least, whatever the time, and at most."""
 _LEAST, _MOST = 64, 2048
@@ -83,7 +84,7 @@ def choose(
 
     def measure() -> dict[str, Any]:
         if not _matters(model, spec):
-            return EARLIER
+            return UNMEASURED
         shape = shape_of(model, features)
         found = cpu_trials.known_or_measured(
             folder, {"attention": shape._asdict()}, Seconds, lambda: measured(shape)
